@@ -21,7 +21,7 @@ from comas.config.schema import read
 from comas.evaluation.systems import asked, load
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
-from comas.game.scores import read_score
+from comas.methods.shared.judging import read_score
 from comas.setups import debate, single
 from comas.stats import pass_at
 from comas.storage import files

@@ -23,14 +23,13 @@ from rich.table import Table
 
 from comas.config.systems import system_config
 from comas.evaluation.systems import asked
-from comas.game.agent import Agent
+from comas.game.agent import Agent, together
 from comas.game.play import play_all
 from comas.game.prompts import defuse, words
-from comas.game.scores import WEIGHING
-from comas.game.together import together
 from comas.game.votes import decide, most_frequent
 from comas.game.weighing import expected
 from comas.methods.comas import WORDING, criticise
+from comas.methods.shared.judging import WEIGHING
 from comas.questions.checked import loaded
 from comas.sync import run_sync
 from comas.training.metrics.quality import auc

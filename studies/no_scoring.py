@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers
 from comas.game.prompts import words
-from comas.game.verdicts import WORDING, evaluate
+from comas.methods.shared.judging import WORDING, evaluate
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

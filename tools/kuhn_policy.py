@@ -1,16 +1,16 @@
-"""How far a policy is from an equilibrium of Kuhn poker, from how often it bets.
+"""How far a policy is from an equilibrium of Kuhn poker: in closed form, and from how often it
+bets.
 
 Each of the 12 things that a seat may see is shown to the policy equally often, at temperature 1,
 and its bets are counted; what is not legal counts as the first legal move, as in a game. Asked is
-for views rather than whole games, since games hardly reach some of them. Leaves out: the closed
-form (`tasks.kuhn`).
+for views rather than whole games, since games hardly reach some of them. Leaves out: other games.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,61 @@ from comas.types import HostFailure, Method, Question, Sampling, Task, UserMista
 
 DRAWS = 1000
 """Of the bootstrap."""
+
+
+UNIFORM = dict.fromkeys(kuhn.BETS, 0.5)
+"""The player that moves at random."""
+
+
+def exploitability(bets: Mapping[str, float]) -> float:
+    """What the best responses to a policy win of it, in chips per game, the mean of both seats.
+
+    `bets` says for each of the 12 views how often it bets. 0 for an equilibrium, 11/24 for the
+    player that moves at random. Half of the sum over seats that is called NashConv.
+    """
+    return (best_response(bets, 0) + best_response(bets, 1)) / 2
+
+
+def best_response(bets: Mapping[str, float], seat: int) -> float:
+    """The most that this seat can win of a policy in the other one, in chips per game."""
+    values = [_response(bets, seat, card, "", _others(card)) for card in kuhn.CARDS]
+    return sum(values)
+
+
+def _others(card: str) -> dict[str, float]:
+    """The other seat's cards, each with the chance of this deal."""
+    return {other: 1 / len(kuhn.DEALS) for other in kuhn.CARDS if other != card}
+
+
+def _response(
+    bets: Mapping[str, float], seat: int, card: str, line: str, reach: Mapping[str, float]
+) -> float:
+    """The value of a line to a seat that holds `card`; `reach` is the chance of each card of the
+    other seat, and that it has moved so.
+    """
+    if line in kuhn.ENDS:
+        sign = 1 if seat == 0 else -1
+        pairs = [(card, other) if seat == 0 else (other, card) for other in reach]
+        return sum(
+            sign * chance * kuhn.chips(*pair, line)
+            for pair, chance in zip(pairs, reach.values(), strict=True)
+        )
+    if len(line.split()) % 2 == seat:
+        return max(_response(bets, seat, card, after, reach) for _, after in _moves(line))
+    value = 0.0
+    for move, after in _moves(line):
+        reached: dict[str, float] = {}
+        for other, chance in reach.items():
+            bet = bets[f"{other} {line}".strip()]
+            reached[other] = chance * (bet if move == "bet" else 1 - bet)
+        value += _response(bets, seat, card, after, reached)
+    return value
+
+
+def _moves(line: str) -> Iterator[tuple[str, str]]:
+    """Each move with the line that it makes."""
+    for move in kuhn.MOVES:
+        yield move, f"{line} {move}".strip()
 
 
 async def _one_move(question: Question, move: Move, rng: random.Random) -> Sequence[float]:
@@ -71,12 +126,12 @@ def measured_exploitability(bets: Mapping[str, int], asks: int) -> Interval:
     about .02 at 300 asks of each view.
     """
     shares = {view: count / asks for view, count in bets.items()}
-    found = kuhn.exploitability(shares)
+    found = exploitability(shares)
     rng = np.random.default_rng(0)
     draws: list[float] = []
     for _ in range(DRAWS):
         again = {v: rng.beta(count + 0.5, asks - count + 0.5) for v, count in bets.items()}
-        draws.append(kuhn.exploitability(again))
+        draws.append(exploitability(again))
     low, high = np.quantile(draws, [0.025, 0.975])
     low = min(found, float(low))
     high = max(found, float(high))

@@ -24,15 +24,14 @@ from comas.config.resolve import resolve
 from comas.config.schema import parse_pair, read
 from comas.config.systems import is_run, system_config
 from comas.evaluation.systems import asked, load
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
 from comas.game.play import Scene, play_all
 from comas.game.prompts import defuse, words
-from comas.game.scores import Score
-from comas.game.together import together
 from comas.game.votes import agrees, decide, most_frequent
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
+from comas.methods.shared.judging import Score
 from comas.models.sources import team_file
 from comas.questions.checked import loaded
 from comas.stats import Interval, gain_interval, mean_interval

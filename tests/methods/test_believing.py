@@ -18,8 +18,8 @@ import pytest
 from comas.config.plugins import load_plugin
 from comas.game.judgements import accepts
 from comas.game.play import play_all, settle_all
-from comas.game.posing import unwritten
 from comas.methods import comas, comas_agree, comas_peer, comas_votes, mae, sppo
+from comas.methods.shared.posing import unwritten
 from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
 from comas.testing import check_method, golden_script

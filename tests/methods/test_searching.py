@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from comas.config.plugins import load_plugin
-from comas.game.judgements import is_work
-from comas.game.replies import unreadable
+from comas.game.judgements import is_work, unreadable
 from comas.methods import agent0, dr_zero, spell, ssp
 from comas.tasks import facts
 from comas.testing import check_method

@@ -17,8 +17,8 @@ from comas.config.schema import read
 from comas.game import votes
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
-from comas.game.searching import gives
 from comas.methods import rlvr, ttrl
+from comas.methods.shared.searching import gives
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict

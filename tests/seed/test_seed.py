@@ -16,6 +16,7 @@ from comas.models.sources import seed_models
 from comas.tasks import kuhn, pick
 from comas.team.build import run_sync
 from comas.types import Question
+from tools.kuhn_policy import exploitability
 from tools.seed import games, teach
 from tools.seed.course import POSING_WORDS, VOCABULARY, Course
 from tools.seed.demonstrations import demonstration
@@ -122,7 +123,7 @@ def test_games_are_taught_legal_moves_whatever_they_are_worth() -> None:
     for view, bets in habits.items():
         share = seen[view, "bet"] / (seen[view, "bet"] + seen[view, "pass"])
         assert abs(share - bets) < 0.12, view
-    assert kuhn.exploitability(habits) == pytest.approx(0.469, abs=0.001)
+    assert exploitability(habits) == pytest.approx(0.469, abs=0.001)
     assert sum(habits.values()) / len(habits) == 0.5
     for _ in range(300):
         prompt, move = games.demonstration(rng, "tictactoe")

@@ -10,11 +10,11 @@ import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
 from comas.game.play import Scene, play_all
-from comas.game.votes import majority
+from comas.game.votes import leading, majority
 from comas.setups import autogen, debate, refine, single, steps, vote
 from comas.tasks import math500, pick
 from comas.testing import Script, Table, cut, scripted_team
-from comas.types import Episode, Method, Question, Setup, Task, Turn
+from comas.types import Episode, Method, Question, Setup, Task
 
 Q = Question(id="q", prompt="What is 6 * 7?", kind="math", answer="42")
 
@@ -303,11 +303,8 @@ def test_steps_without_a_readable_answer_or_check() -> None:
 
 def test_leads_count_equal_answers_together() -> None:
     def lead(*answers: str | None) -> int:
-        turns = [
-            Turn(str(i), "a", "h/a", "solution", "", "", True, 0, info={"answer": answer})
-            for i, answer in enumerate(answers)
-        ]
-        return steps.lead(turns, math500.task)
+        _, most, others = leading(answers, math500.task.same)
+        return most - others
 
     assert lead() == lead(None) == lead("1", "2") == 0
     assert lead("1") == lead("1", None) == 1

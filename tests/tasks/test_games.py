@@ -110,31 +110,6 @@ def test_kuhn_pays_every_line(line: str) -> None:
             assert legal == kuhn.MOVES
 
 
-def test_exploitability_in_closed_form() -> None:
-    assert kuhn.exploitability(kuhn.UNIFORM) == pytest.approx(11 / 24)
-    assert kuhn.exploitability(kuhn.BETS) == pytest.approx(0.0, abs=1e-12)
-    assert kuhn.best_response(kuhn.BETS, 0) == pytest.approx(-1 / 18)
-    for bluff in (0.0, 1 / 3):
-        bets = {
-            **kuhn.BETS,
-            "jack": bluff,
-            "king": 3 * bluff,
-            "queen pass bet": bluff + 1 / 3,
-        }
-        assert kuhn.exploitability(bets) == pytest.approx(0.0, abs=1e-12)
-    always = dict.fromkeys(kuhn.BETS, 1.0)
-    # against who always bets a king calls or bets (2 of either card), a queen comes out even, and a
-    # jack folds (-1 of either card), in both seats
-    assert kuhn.best_response(always, 0) == pytest.approx((2 + 2 - 1 - 1) / 6)
-    assert kuhn.best_response(always, 1) == pytest.approx((2 + 2 - 1 - 1) / 6)
-
-
-def test_exploitability_is_what_a_best_response_wins_in_play() -> None:
-    """Who never bets, and folds behind every bet, loses a chip a game."""
-    timid = dict.fromkeys(kuhn.BETS, 0.0)
-    assert kuhn.exploitability(timid) == pytest.approx(1.0)
-
-
 def test_the_equilibrium_is_not_beaten_by_random_play() -> None:
     players = (kuhn.equilibrium, at_random)
     games = [

@@ -47,7 +47,7 @@ def test_parts_of_the_test_split_are_disjoint_and_all_of_it(tmp_path: Path) -> N
     parts = {split: ids(tmp_path, split, parts=True) for split in mbpp.SPLITS}
     assert sum(map(len, parts.values())) == 200
     assert set.union(*parts.values()) == ids(tmp_path, "test", parts=False)
-    for split, share in mbpp.SHARES:
+    for split, share in mbpp.SHARES.items():
         assert len(parts[split]) / 200 == pytest.approx(share, abs=0.1)
     write(tmp_path, "test", range(400))  # whatever is added, nothing moves
     for split, before in parts.items():

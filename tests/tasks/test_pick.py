@@ -81,8 +81,8 @@ def test_same_answers_are_the_same_choice() -> None:
         pick.extract(THREE, t)
         for t in ("10 + 5 = 15 + 9 = 24", "9 + 5 = 14 + 10 = 24", "10 + 5 = 15 + 6 = 21")
     ]
-    assert pick.same(read[0] or "", read[1] or "")
-    assert not pick.same(read[0] or "", read[2] or "")
+    assert pick.task.same(read[0] or "", read[1] or "")
+    assert not pick.task.same(read[0] or "", read[2] or "")
 
 
 @given(st.text(alphabet="0123456789 +=;-#²٣<>a\n", max_size=40))

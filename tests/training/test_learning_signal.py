@@ -15,7 +15,6 @@ import pytest
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.game.replies import replies
 from comas.hooks import Hook
 from comas.hosts.local_host import expected_ties
 from comas.seams import TIE
@@ -24,6 +23,8 @@ from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics.facts import facts
+from comas.training.metrics.record import StepRecord
+from comas.training.metrics.replies import metric as replies
 from comas.training.metrics.signal import signal
 from comas.types import Episode, Reply, Row, Turn
 from tests.support.command import run as command
@@ -257,7 +258,7 @@ def test_shares_are_counted_per_agent_and_role() -> None:
         turn("solution", 0.0, policy="home/b", info={"answer": None}),
         turn("scoring", 0.0, policy="home/b", info={"score": 2, "readable": True}),
     ]
-    assert replies(said) == [
+    assert replies(StepRecord([Episode("0/q/0", Q, said)], {}, pick.task)) == [
         {"agent": "a0", "role": "evaluation", "turns": 1, "paid": 1, "cut": 0, "unreadable": None},
         {"agent": "a0", "role": "solution", "turns": 2, "paid": 1, "cut": 1, "unreadable": 1},
         {"agent": "b", "role": "scoring", "turns": 1, "paid": 1, "cut": 0, "unreadable": 0},

@@ -99,6 +99,14 @@ def last_box(text: str) -> str | None:
     return None
 
 
+def answer_in(text: str, otherwise: re.Pattern[str]) -> str | None:
+    """What stands in the last box; where nothing is boxed, the last match of a pattern."""
+    if BOX.search(text):
+        return last_box(text)
+    found = otherwise.findall(text)
+    return found[-1] if found else None
+
+
 def braced(text: str) -> str | None:
     """What stands before the brace that closes; None where none does.
 

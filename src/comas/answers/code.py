@@ -15,13 +15,15 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from comas import sandbox
+from comas.answers import boxed
 from comas.answers.fences import blocks
-from comas.questions.sources import identity
+from comas.questions.sources import Row, Source, identity
 from comas.sandbox.jail import Broken
-from comas.types import HostFailure, Question, Verdict
+from comas.types import HostFailure, Question, Task, Verdict
 
 WORDING = {
     "solution": (
@@ -247,6 +249,14 @@ def _behind(before: str, program: str) -> str:
         return before + program
     tree.body = [node for node in tree.body if node not in future]
     return "\n".join([*map(ast.unparse, future), before, ast.unparse(tree)])
+
+
+def benchmark(source: Source, make: Callable[[Row, str], Question], **facts: Any) -> Task:
+    """A task whose answers are programs (`boxed.benchmark`)."""
+    facts.setdefault("ballot", ballot)
+    return boxed.benchmark(
+        source, make, wording=WORDING, verify=verify, extract=extract, same=same, **facts
+    )
 
 
 def question(task: str, prompt: str, tests: str) -> Question:

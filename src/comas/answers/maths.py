@@ -12,10 +12,11 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from comas.answers import forms, notation
+from comas.answers import boxed, forms, notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed, Workers
-from comas.types import HostFailure, Question, UserMistake, Verdict
+from comas.questions.sources import Row, Source, identity
+from comas.types import HostFailure, Question, Task, UserMistake, Verdict
 
 PATIENCE = 30.0
 """Seconds on the clock for one comparison.
@@ -92,6 +93,17 @@ def reference(text: str, where: str) -> str:
             " \\boxed{...}, with every brace closed and without sentences"
         )
     return text
+
+
+def benchmark(source: Source, question: str, answer: str) -> Task:
+    """A task whose questions and reference answers stand in these two columns."""
+
+    def make(row: Row, where: str) -> Question:
+        prompt = row[question].strip()
+        right = reference(str(row[answer]), where)
+        return Question(id=identity(source.task, prompt), prompt=prompt, kind="math", answer=right)
+
+    return boxed.benchmark(source, make, verify=verify, extract=extract, same=same)
 
 
 def works() -> bool:

@@ -110,7 +110,7 @@ def _wanted(
 
 
 def _is(kind: str, turn: dict[str, Any]) -> bool:
-    from comas.game.replies import unreadable
+    from comas.game.judgements import unreadable
 
     if kind == "unreadable":
         return bool(unreadable(turn["info"]))

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 from comas.game.cost import cost
 from comas.game.dialogue import failing
+from comas.game.judgements import unreadable
 from comas.game.moves import LONGEST, payoff_in
-from comas.game.replies import unreadable
 from comas.stats import (
     Interval,
     accuracy_interval,

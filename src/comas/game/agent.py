@@ -5,14 +5,15 @@ Leaves out: what to ask (games) and who learns from it (hosts).
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from comas.game.weighing import check_choices
 from comas.types import (
@@ -32,6 +33,7 @@ from comas.types import (
 
 Write = Callable[[Sequence[str]], str]
 """A prompt as a function of the history that there is room for."""
+Result = TypeVar("Result")
 Message = Mapping[str, str]
 """`role` and `content`, as chat templates read them."""
 
@@ -100,7 +102,9 @@ class Asked:
     history: list[str]
     said: list[Message]
     """Of a dialogue: in turn a reply and what came back."""
-    tools: str | None
+    tools: str | None = None
+    choices: tuple[str, ...] = ()
+    """Replies whose log-probs are wanted; none: one is sampled."""
 
     @property
     def droppable(self) -> int:
@@ -156,9 +160,8 @@ class Agent:
         `tools` are the schemas of tools as JSON, for chat templates that show them.
         """
         name = self._name(role, about)
-        at = round_of(about, round)
         asked = Asked(role, prompt, list(history), list(said), tools)
-        return self._answer(name, asked, about, at)
+        return self._answer(name, asked, about, round_of(about, round))
 
     def weigh(
         self,
@@ -181,9 +184,8 @@ class Agent:
         """
         name = self._name(role, about)
         check_choices(choices, name)
-        at = round_of(about, round)
-        asked = Asked(role, prompt, list(history), [], None)
-        return self._weighed(name, asked, tuple(choices), about, at)
+        asked = Asked(role, prompt, list(history), [], choices=tuple(choices))
+        return self._answer(name, asked, about, round_of(about, round))
 
     def tell(
         self,
@@ -229,108 +231,75 @@ class Agent:
             ) from error
         messages = self._opening()
         messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        keep = self.table.keep and not member.frozen
+        ask = Ask(turn_id, member.policy, messages, role, self._keeps)
         began = time.monotonic()
         try:
-            reply = await tell(Ask(turn_id, member.policy, messages, role, keep), text)
+            reply = await tell(ask, text)
         except NoSystemRole as error:
             raise self._without_persona(error) from error
-        seconds = time.monotonic() - began
-        turn = self._turn(turn_id, role, messages, reply, about, seconds)
-        turn.round = round_of(about, None)
+        turn = self._turn(ask, reply, about, round_of(about, None), time.monotonic() - began)
         turn.info["told"] = True
         return self._record(turn)
 
-    async def _weighed(
-        self,
-        turn_id: str,
-        asked: Asked,
-        choices: tuple[str, ...],
-        about: Turn | None,
-        round: int,
-    ) -> Turn:
-        member = self.member
-        host = member.host
-        if not isinstance(host, Weighs):
-            raise UserMistake(
-                f"turn {turn_id}: agent {member.name} cannot be asked how probable words are: its"
-                f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
-                " hosts (agents.<name>.roles), or have words said instead"
-            )
-        # a token is one byte at least
-        most = max(len(choice.encode()) for choice in choices)
-        room = min(most, self._sampling(asked.role).max_tokens)
-        sampling = with_room(member.sampling, room)
-        try:
-            messages, dropped = await self._fit(asked, sampling, turn_id)
-        except NoSystemRole as error:
-            raise self._without_persona(error) from error
+    async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
+        host = self.member.host
+        choices = asked.choices
+        weigh = self._weigh(turn_id, asked.role) if choices else None
+        sampling = self._sampling(asked.role)
+        if choices:
+            longest = max(len(choice.encode()) for choice in choices)  # a token is a byte at least
+            sampling = with_room(sampling, min(longest, sampling.max_tokens))
+        messages, dropped = await self._fit(asked, sampling, turn_id)
+        seed = derive_seed(self.table.seed, turn_id)
+        policy = self.member.policy
+        ask = Ask(turn_id, policy, messages, asked.role, self._keeps, sampling, seed)
         began = time.monotonic()
-        ask = self._ask_for(turn_id, asked.role, messages, sampling)
         try:
-            reply = await host.weigh(ask, choices)
+            reply = await (host.ask(ask) if weigh is None else weigh(ask, choices))
         except HostFailure as error:
             raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
-        assert reply.weights is not None, f"host {host.name} weighed nothing"
-        turn = self._turn(turn_id, asked.role, messages, reply, about, time.monotonic() - began)
-        turn.round = round
+        turn = self._turn(ask, reply, about, round, time.monotonic() - began)
         turn.dropped = dropped
-        turn.info["choices"] = list(choices)
-        turn.info["weights"] = list(reply.weights)
+        if choices:
+            assert reply.weights is not None, f"host {host.name} weighed nothing"
+            turn.info["choices"] = list(choices)
+            turn.info["weights"] = list(reply.weights)
         return self._record(turn)
+
+    def _weigh(self, turn_id: str, role: str) -> Callable[..., Coroutine[Any, Any, Reply]]:
+        """The host's `weigh`; an error where it has none."""
+        host = self.member.host
+        if not isinstance(host, Weighs):
+            raise UserMistake(
+                f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
+                f" host {host.name} has no `weigh`; give role {role!r} to agents of other"
+                " hosts (agents.<name>.roles), or have words said instead"
+            )
+        return host.weigh
 
     def _sampling(self, role: str) -> Sampling:
         """How the agent draws a reply in this role."""
         most = self.table.max_tokens.get(role)
         return self.member.sampling if most is None else with_room(self.member.sampling, most)
 
-    async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
-        member = self.member
-        role = asked.role
-        sampling = self._sampling(role)
-        try:
-            messages, dropped = await self._fit(asked, sampling, turn_id)
-        except NoSystemRole as error:
-            raise self._without_persona(error) from error
-        began = time.monotonic()
-        ask = self._ask_for(turn_id, role, messages, sampling)
-        try:
-            reply = await member.host.ask(ask)
-        except HostFailure as error:
-            raise HostFailure(f"host {member.host.name}, turn {turn_id}: {error}") from error
-        turn = self._turn(turn_id, role, messages, reply, about, time.monotonic() - began)
-        turn.round = round
-        turn.dropped = dropped
-        return self._record(turn)
+    @property
+    def _keeps(self) -> bool:
+        """Whether the host files the tokens for learning."""
+        return self.table.keep and not self.member.frozen
 
-    def _ask_for(
-        self, turn_id: str, role: str, messages: Sequence[Message], sampling: Sampling
-    ) -> Ask:
-        """What the host is asked for, with the turn's own seed."""
-        seed = derive_seed(self.table.seed, turn_id)
-        keep = self.table.keep and not self.member.frozen
-        return Ask(turn_id, self.member.policy, messages, role, keep, sampling, seed)
-
-    def _turn(
-        self,
-        turn_id: str,
-        role: str,
-        messages: Sequence[Message],
-        reply: Reply,
-        about: Turn | None,
-        seconds: float,
-    ) -> Turn:
+    def _turn(self, ask: Ask, reply: Reply, about: Turn | None, round: int, seconds: float) -> Turn:
         """The turn that a reply makes; `seconds` is how long it took."""
         return Turn(
-            id=turn_id,
+            id=ask.turn,
             agent=self.member.name,
             policy=self.member.address,
-            role=role,
-            prompt=messages[-1]["content"],
+            role=ask.role,
+            prompt=ask.messages[-1]["content"],
             text=reply.text,
             finished=reply.finished,
             version=reply.version,
             about=about.id if about else None,
+            round=round,
             tokens=reply.tokens,
             prompt_tokens=reply.prompt_tokens,
             logprob=reply.logprob,
@@ -369,10 +338,12 @@ class Agent:
         if asked.tools is not None:
             opening.append({"role": "tools", "content": asked.tools})
         fit = Fit(False)
-        pieces = asked.droppable
-        for dropped in range(pieces + 1):
+        for dropped in range(asked.droppable + 1):
             messages = [*opening, *asked.messages(dropped)]
-            fit = await host.fits(policy, messages, sampling)
+            try:
+                fit = await host.fits(policy, messages, sampling)
+            except NoSystemRole as error:
+                raise self._without_persona(error) from error
             if fit.fits:
                 return messages, dropped
         known = fit.needed is not None and fit.context is not None
@@ -414,3 +385,12 @@ def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
             f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
         )
     return rng.choice(found)
+
+
+async def together(parts: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run parts of a game side by side, so that their host answers all of them in one batch; what
+    they return, in their order.
+    """
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(part) for part in parts]
+    return [part.result() for part in running]

@@ -1,7 +1,7 @@
-"""What judges say of a piece of work, as games note it on their turns: whether it is accepted, and
-which work that is.
+"""What games note on their turns: whether a reply can be read, and what judges say of a piece of
+work: whether it is accepted, and which work that is.
 
-Leaves out: how a score is read (`game.scores`), and whether a judge is right
+Leaves out: how a score is read (`methods.shared.judging`), and whether a judge is right
 (`training.metrics.judges`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
+from typing import Any
 
 from comas.game.roles import JUDGES, WORK
 from comas.types import Turn
@@ -47,6 +48,21 @@ def accepts(turn: Turn) -> bool | None:
     if isinstance(score, float) and 0.0 <= score <= 1.0:
         return score >= 0.5
     return None
+
+
+def unreadable(info: Mapping[str, Any]) -> bool | None:
+    """Whether the game noted of a turn (`Turn.info`) that it could not read the reply; None where
+    it notes nothing of the kind.
+
+    Games note it as `info["readable"] = False`, or as an `answer` or a `score` that is None. Not so
+    of a guess without what the question is about (`closed_book`), which may well be nothing.
+    """
+    if info.get("closed_book"):
+        return None
+    noted = [info[fact] is None for fact in ("answer", "score") if fact in info]
+    if "readable" in info:
+        noted.append(not info["readable"])
+    return any(noted) if noted else None
 
 
 def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:

@@ -62,7 +62,11 @@ def draw(
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
         raise UserMistake(f"step {step + 1}: draw chose two questions with the id {twice!r}")
-    return _labelled(scene, drawn, questions)
+    if scene.method.supervised:
+        return list(drawn)
+    # reports need the labels of those that are the task's own
+    own = {(question.id, question.prompt): question for question in questions}
+    return [own.get((question.id, question.prompt), question) for question in drawn]
 
 
 def next_state(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> State:
@@ -108,17 +112,3 @@ def _seen(scene: Scene, questions: Sequence[Question]) -> list[Question]:
     if scene.method.supervised:
         return list(questions)
     return [unlabelled(question) for question in questions]
-
-
-def _labelled(
-    scene: Scene, drawn: Sequence[Question], questions: Sequence[Question]
-) -> list[Question]:
-    """The drawn questions, with the labels of those that are the task's own: reports need them."""
-    if scene.method.supervised:
-        return list(drawn)
-    own = {question.id: question for question in questions}
-    return [own[question.id] if _is_own(question, own) else question for question in drawn]
-
-
-def _is_own(question: Question, own: Mapping[str, Question]) -> bool:
-    return question.id in own and own[question.id].prompt == question.prompt

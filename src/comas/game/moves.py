@@ -51,7 +51,7 @@ class Unended(Exception):
 
 
 @dataclass
-class Table:
+class Match:
     """A game that is being played."""
 
     question: Question
@@ -159,15 +159,15 @@ async def played(
     `info["payoff"]`; None where it does not end, and nobody has one.
     """
     assert task.rules is not None, "needs"
-    table = Table(question, task, seats, rng)
+    match = Match(question, task, seats, rng)
     returned: Any = None
     ended = False
     try:
         with own_file(task.rules, f"task {task.name}: rules"):
-            returned = await task.rules(question, table.move, rng)
+            returned = await task.rules(question, match.move, rng)
             ended = True
     except* Unended:  # bare, or out of the game's own task groups
-        for turn in table.last.values():
+        for turn in match.last.values():
             turn.info["unended"] = True
     if not ended:
         return None
@@ -177,7 +177,7 @@ async def played(
             f" {len(seats)} seats, a finite number"
         )
     payoffs = [float(payoff) for payoff in returned]
-    for seat, turn in table.last.items():
+    for seat, turn in match.last.items():
         turn.info["payoff"] = payoffs[seat]
     return payoffs
 

@@ -14,7 +14,7 @@ import re
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -223,7 +223,9 @@ def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
     """
     finished = [episode for episode in episodes if episode.error is None]
     finished.sort(key=lambda episode: episode.id)
-    return finished if scene.method.supervised else [_hide(episode) for episode in finished]
+    if scene.method.supervised:
+        return finished
+    return [replace(episode, question=unlabelled(episode.question)) for episode in finished]
 
 
 def _amount(turn: Turn) -> float | None:
@@ -241,13 +243,6 @@ def _amount(turn: Turn) -> float | None:
             f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay"
         )
     return amount
-
-
-def _hide(episode: Episode) -> Episode:
-    """The same turns under a question without its label."""
-    return Episode(
-        episode.id, unlabelled(episode.question), episode.turns, episode.answer, episode.error
-    )
 
 
 def payoffs(

@@ -7,11 +7,14 @@ Unreadable answers have no vote. Leaves out: weights.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from comas.types import Question, Task, Turn
 
+Vote = TypeVar("Vote", bound=Hashable)
 SIDE_BY_SIDE = 4
 """Ballots that are made at a time: programs wait for each other's time limits."""
 
@@ -42,30 +45,34 @@ def is_answer(turn: Turn) -> bool:
     return turn.finished and "unanswered" not in turn.info
 
 
+def leading(
+    votes: Sequence[Vote | None], same: Callable[[Vote, Vote], bool] = operator.eq
+) -> tuple[Vote | None, int, int]:
+    """What most vote for, the earliest among equals, how many do, and how many for the next; a None
+    is no vote.
+    """
+    given = [vote for vote in votes if vote is not None]
+    counts = {one: sum(same(one, other) for other in given) for one in dict.fromkeys(given)}
+    best = max(counts, key=lambda vote: counts[vote], default=None)
+    if best is None:
+        return None, 0, 0
+    others = [count for vote, count in counts.items() if not same(vote, best)]
+    return best, counts[best], max(others, default=0)
+
+
 def majority(answers: Sequence[str | None], task: Task) -> str | None:
     """The readable answer with most votes, the earliest among equals; None where nothing can be
     read.
     """
-    votes = tally(answers, task)
-    return max(votes, key=lambda a: votes[a], default=None)
-
-
-def tally(answers: Sequence[str | None], task: Task) -> dict[str, int]:
-    """Readable answer -> how many are the same, itself among them; each spelling has its entry."""
-    readable = [a for a in answers if a is not None]
-    return {a: sum(task.same(a, b) for b in readable) for a in dict.fromkeys(readable)}
+    return leading(answers, task.same)[0]
 
 
 def clear_majority(answers: Sequence[str | None], task: Task) -> str | None:
     """The readable answer with two votes or more, and more than any other; None where there is
     none: ties and single votes are no majority, and nobody is paid by them.
     """
-    votes = tally(answers, task)
-    if max(votes.values(), default=0) < 2:
-        return None
-    best = max(votes, key=lambda a: votes[a])
-    others = [votes[answer] for answer in votes if not task.same(answer, best)]
-    return best if votes[best] > max(others, default=0) else None
+    best, votes, others = leading(answers, task.same)
+    return best if votes >= 2 and votes > others else None
 
 
 def most_frequent(turns: Sequence[Turn], task: Task) -> tuple[str | None, float]:

@@ -15,15 +15,22 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.phases import after_step, start
-from comas.game.posing import written
-from comas.game.searching import solve_with_tools
 from comas.game.votes import agrees, decide
-from comas.methods.r_zero import TEAM, at_frontier, draw, frequent
+from comas.methods.r_zero import (
+    TEAM,
+    after_step,
+    at_frontier,
+    draw,
+    frequent,
+    pay_proposals,
+    start,
+)
+from comas.methods.shared.posing import written
+from comas.methods.shared.searching import solve_with_tools
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import compare_turns, in_role, likeness
+from comas.objective.pay import in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
@@ -78,9 +85,7 @@ def settle(
 
 
 def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -> None:
-    """Pay proposals their uncertainty and the tools that they made solvers use, minus their
-    repetition, compared over the step.
-    """
+    """Pay proposals their uncertainty and the tools that they made solvers use."""
     proposals: list[Turn] = []
     gains: list[float] = []
     for episode in episodes:
@@ -89,13 +94,7 @@ def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -
         for turn in in_role(episode, "propose"):
             proposals.append(turn)
             gains.append(min(certainty, 1.0 - certainty) + curiosity * min(calls, MOST_CALLS))
-    texts = [turn.info["posed"] for turn in proposals]
-    repetitions = likeness(texts)
-    worths = [
-        -1.0 if text is None else gain - repetition
-        for text, gain, repetition in zip(texts, gains, repetitions, strict=True)
-    ]
-    compare_turns(proposals, worths)
+    pay_proposals(proposals, gains)
 
 
 def calls_per_answer(episode: Episode) -> float:

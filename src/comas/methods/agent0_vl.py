@@ -17,13 +17,12 @@ import math
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.dialogue import converse
 from comas.game.prompts import words
-from comas.game.searching import gives, listed, pages_of, read
-from comas.game.together import together
 from comas.game.votes import agrees
 from comas.game.votes import given as answer_given
+from comas.methods.shared.searching import gives, listed, pages_of, read
 from comas.objective.credit import given
 from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped

@@ -15,13 +15,40 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
-from comas.game.pool import draw, start, with_newest
-from comas.game.posing import proposed_and_solved
-from comas.game.verdicts import ruled, success
+from comas.methods.shared.judging import ruled, success
+from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten, with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, State, Task
+from comas.types import Count, Episode, Method, Question, Share, State, Task, Whole
+
+
+def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:
+    """A pool of `seeds` training questions; none is the setting without data."""
+    return {"pool": [question.prompt for question in questions[:seeds]]}
+
+
+def draw(
+    state: State,
+    questions: Sequence[Question],
+    count: int,
+    rng: random.Random,
+    task: Task,
+    *,
+    refer: Share = 0.5,
+    solve: Share = 0.5,
+) -> list[Question]:
+    """A share `solve` of the step from the pool, as far as it goes; the rest are proposals, of
+    which a share `refer` sees an accepted question.
+    """
+    pool = state["pool"]
+    most = int(solve * count)
+    again = posed_again(rng.sample(pool, min(len(pool), most)), task)
+    examples: list[str] = []
+    for _ in range(count - len(again)):
+        refers = bool(pool) and rng.random() < refer
+        examples.append(rng.choice(pool) if refers else "")
+    return again + unwritten(examples)
 
 
 async def play(

@@ -15,10 +15,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, CannotBePlayed, takers
+from comas.game.agent import Agent, CannotBePlayed, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import WEIGHING, Score, read_score, weigh_score
-from comas.game.together import together
+from comas.game.votes import given
+from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
@@ -86,7 +86,7 @@ async def play(
 
         author = draw_judge(agents, rng, "solution")
         solution = await author.ask("solution", prompt, history=history, round=at)
-        readable = solution.finished and task.extract(question, solution.text) is not None
+        readable = given(question, solution, task) is not None
         solution.info["readable"] = readable
         judges = []
         for _ in range(evaluations if readable or not format_check else 0):
@@ -95,7 +95,6 @@ async def play(
             if avoid_self and critic is not None:
                 barred.append(critic.name)
             judges.append((critic, draw_judge(agents, rng, "scoring", *barred)))
-        work = task.shown(question, solution.text)
         work = task.shown(question, solution.text)
         judged = await together(
             judge(question, solution, work, critic, scorer, task, score, blind)
@@ -180,7 +179,7 @@ async def criticise(
     if blind:
         prompt = words(WORDING, task, "solution", question=question.prompt, history="")
         own = await critic.ask("blind", prompt, about=about)
-        own.info["readable"] = own.finished and task.extract(question, own.text) is not None
+        own.info["readable"] = given(question, own, task) is not None
         if own.info["readable"]:
             shown = defuse(task.shown(question, own.text))
             work = words(WORDING, task, "beside", work=work, own=shown)

@@ -12,9 +12,9 @@ part.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
+from comas.game.votes import leading
 from comas.game.weighing import shares
 from comas.methods import comas
 from comas.methods.comas import play
@@ -67,14 +67,8 @@ def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     if "mark" in scoring.info:
         said = scoring.info["marks"].index(scoring.info["mark"])
         return mean([shares(other)[said] for other in others])
-    scores = [other.info["score"] for other in others]
-    counts = Counter(score for score in scores if score is not None)
-    ranked = counts.most_common(2)
-    if not ranked:
-        return None
-    score, judges = ranked[0]
-    divided = len(ranked) > 1 and ranked[1][1] == judges
-    return None if divided else float(scoring.info["score"] == score)
+    score, judges, next_most = leading([other.info["score"] for other in others])
+    return None if judges == next_most else float(scoring.info["score"] == score)
 
 
 PAYS = {

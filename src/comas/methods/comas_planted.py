@@ -14,9 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.game.votes import agrees, decide, most_frequent
 from comas.methods import comas
 from comas.methods.comas import WORDING

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.game.verdicts import ruled
 from comas.methods import comas
 from comas.methods.comas import play
 from comas.methods.comas_agree import judges_of, pay_judges
+from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id

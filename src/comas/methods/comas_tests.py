@@ -38,15 +38,13 @@ import keyword
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from comas.game.agent import Agent, choose, takers
+from comas.game.agent import Agent, choose, takers, together
 from comas.game.prompts import words
-from comas.game.together import together
-from comas.game.votes import SIDE_BY_SIDE, given
+from comas.game.votes import SIDE_BY_SIDE, given, leading
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -259,12 +257,8 @@ def agreeing(clusters: Clusters) -> list[int]:
     """Per program how many are in the largest cluster, itself among them, where it is in it; 0
     where it is not. All 0 where two clusters are the largest, or there is no output.
     """
-    counts = Counter(cluster for cluster in clusters if cluster is not None).most_common(2)
-    sizes = [size for _, size in counts]
-    if not counts or len(set(sizes)) < len(sizes):
-        return [0] * len(clusters)
-    largest, size = counts[0]
-    return [size if cluster == largest else 0 for cluster in clusters]
+    largest, size, next_size = leading(clusters)
+    return [size if cluster == largest and size > next_size else 0 for cluster in clusters]
 
 
 def shares_of(matrix: Sequence[Clusters], programs: int) -> list[float | None]:

@@ -32,13 +32,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import Score
-from comas.game.together import together
 from comas.game.votes import agrees, clear_majority, decide
 from comas.methods import comas
 from comas.methods.comas import draw_judge
+from comas.methods.shared.judging import Score
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean

@@ -20,11 +20,10 @@ from typing import Literal
 
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
-from comas.game.phases import after_step, from_pool, start
 from comas.game.prompts import defuse, words
-from comas.game.searching import gives, pages_of, posed_at_end, solve_with_tools
 from comas.game.votes import is_answer
-from comas.methods.r_zero import TEAM
+from comas.methods.r_zero import TEAM, after_step, from_pool, start
+from comas.methods.shared.searching import gives, pages_of, posed_at_end, solve_with_tools
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped

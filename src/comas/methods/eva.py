@@ -13,10 +13,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game import posing
-from comas.game.agent import Agent, choose
-from comas.game.scores import JUDGING, judge
-from comas.game.together import together
+from comas.game.agent import Agent, choose, together
+from comas.methods.shared import posing
+from comas.methods.shared.judging import JUDGING, judge
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

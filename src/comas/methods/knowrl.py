@@ -12,15 +12,13 @@ paid.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.pool import with_newest
-from comas.game.posing import unwritten, written
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import last_word
-from comas.game.together import together
+from comas.game.votes import leading
+from comas.methods.shared.judging import last_word
+from comas.methods.shared.posing import unwritten, with_newest, written
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -62,12 +60,8 @@ async def play(
 
 def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
     """The word that most assessments end with, the earlier of equals, and its share of all."""
-    said = [turn.info["said"] for turn in turns]
-    counts = Counter(word for word in said if word is not None)
-    if not counts:
-        return None, 0.0
-    ((word, votes),) = counts.most_common(1)
-    return word, votes / len(turns)
+    word, votes, _ = leading([turn.info["said"] for turn in turns])
+    return word, votes / max(1, len(turns))
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -76,14 +70,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """
     for episode in episodes:
         turns = in_role(episode, "assess")
-        word, _ = consensus(turns)
-        said = [turn.info["said"] for turn in turns if turn.info["said"] is not None]
-        votes = said.count(word)
-        if votes < 2 or 2 * votes == len(said):
-            word = None
+        word, votes, others = leading([turn.info["said"] for turn in turns])
+        agreed = votes >= 2 and votes > others
         for turn in turns:
-            said = turn.info["said"]
-            turn.reward = float(said is not None and said == word)
+            turn.reward = float(agreed and turn.info["said"] == word)
             turn.group = f"{episode.id}/{turn.policy}"
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game import posing
-from comas.game.agent import Agent, choose
-from comas.game.pool import draw, start, with_newest
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import JUDGING, Score, judge, share, weigh_score
-from comas.game.together import together
+from comas.game.votes import given
+from comas.methods.azr import draw, start
+from comas.methods.shared import posing
+from comas.methods.shared.judging import JUDGING, Score, judge, share, weigh_score
+from comas.methods.shared.posing import with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
@@ -100,8 +101,7 @@ async def _answer(
 ) -> Turn:
     """Have it solved and the solution judged."""
     solution = await posing.solve(posed, solver, task, about)
-    answer = task.extract(posed, solution.text) if solution.finished else None
-    solution.info["readable"] = answer is not None
+    solution.info["readable"] = given(posed, solution, task) is not None
     await judge(its_judge, posed, solution, task, WORDING, score)
     return solution
 

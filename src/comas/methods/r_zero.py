@@ -13,17 +13,29 @@ those that its own proposals were measured by, not a fresh batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from comas.game.agent import Agent, CannotBePlayed
-from comas.game.phases import after_step, from_pool, start
-from comas.game.posing import proposed_and_solved, unwritten
 from comas.game.votes import agrees, clear_majority, decide, most_frequent
+from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten
 from comas.objective.credit import given
 from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role, likeness
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
+
+
+def start(questions: Sequence[Question], task: Task) -> State:
+    """The first phase is the challenger's: what it proposes joins the `labels`, with its label; at
+    the end of the phase these are the `pool` that is solved.
+    """
+    return proposing_phase()
+
+
+def proposing_phase() -> State:
+    """The record at the beginning of the proposer's phase, of which no step is `done`."""
+    return {"phase": "propose", "done": 0, "labels": {}, "pool": {}}
 
 
 def draw(
@@ -33,6 +45,12 @@ def draw(
     if state["phase"] == "propose":
         return unwritten([""] * count)
     return from_pool(state, count, rng, task)
+
+
+def from_pool(state: State, count: int, rng: random.Random, task: Task) -> list[Question]:
+    """Questions to be solved, up to `count`."""
+    pool = sorted(state["pool"])
+    return posed_again(rng.sample(pool, min(count, len(pool))), task)
 
 
 async def play(
@@ -65,19 +83,25 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
 
 
 def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay proposals their uncertainty minus their repetition, compared over the step."""
+    """Pay proposals their uncertainty minus their repetition."""
     proposals: list[Turn] = []
-    shares: list[float] = []
+    gains: list[float] = []
     for episode in episodes:
+        _, share = frequent(episode, task)
         for turn in in_role(episode, "propose"):
             proposals.append(turn)
-            _, share = frequent(episode, task)
-            shares.append(share)
+            gains.append(1 - 2 * abs(share - 0.5))
+    pay_proposals(proposals, gains)
+
+
+def pay_proposals(proposals: Sequence[Turn], gains: Sequence[float]) -> None:
+    """Pay proposals their gain minus the share of those that are like them, compared over the step;
+    what is no question is worth -1.
+    """
     texts = [turn.info["posed"] for turn in proposals]
     worths: list[float] = []
-    for text, share, repetition in zip(texts, shares, likeness(texts), strict=True):
-        uncertainty = 1 - 2 * abs(share - 0.5)
-        worths.append(-1.0 if text is None else uncertainty - repetition)
+    for text, gain, repetition in zip(texts, gains, likeness(texts), strict=True):
+        worths.append(-1.0 if text is None else gain - repetition)
     compare_turns(proposals, worths)
 
 
@@ -103,6 +127,24 @@ def update(
     found = at_frontier(state, episodes, task, low, high)
     labels = {question: label for question, (label, _) in found.items()}
     return after_step(state, labels, proposing, solving, least)
+
+
+def after_step(
+    state: State, labels: Mapping[str, Any], proposing: int, solving: int, least: int
+) -> State:
+    """Count a step of a phase, add the questions that it found with their labels, and change
+    phases where it was the last.
+
+    The proposer goes on until there are `least` questions: a solver that learns from a few of them
+    forgets the others.
+    """
+    done = state["done"] + 1
+    if state["phase"] == "solve":
+        return proposing_phase() if done >= solving else {**state, "done": done}
+    found = {**state["labels"], **labels}
+    if done >= proposing and len(found) >= least:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": found}
+    return {**state, "done": done, "labels": found}
 
 
 def at_frontier(

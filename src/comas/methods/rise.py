@@ -13,10 +13,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import words
-from comas.game.together import together
-from comas.game.verdicts import WORDING, evaluate, ruled
+from comas.game.votes import given
+from comas.methods.shared.judging import WORDING, evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -44,7 +44,7 @@ async def _solve(question: Question, author: Agent, judge: Agent, task: Task) ->
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     solution = await author.ask("solution", prompt)
     solution.info["accepted"] = False
-    if solution.finished and task.extract(question, solution.text) is not None:
+    if given(question, solution, task) is not None:
         judging = await evaluate(question, solution, judge, task)
         solution.info["accepted"] = judging.info["said"] == "right"
     return solution

@@ -14,10 +14,9 @@ import math
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import words
-from comas.game.together import together
-from comas.game.votes import agrees, decide, majority
+from comas.game.votes import agrees, decide, most_frequent
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task, Turn
@@ -49,8 +48,10 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
     """The answer with a greater sum of weights than any other, which two turns or more give; None
     where there is none.
     """
-    speakers = {turn.agent for turn in turns}
-    weights = {agent: consistency(turns, agent, task) for agent in speakers}
+    weights: dict[str, float] = {}
+    for agent in {turn.agent for turn in turns}:
+        own = [turn for turn in turns if turn.agent == agent]
+        _, weights[agent] = most_frequent(own, task)
     readable = [turn for turn in turns if turn.info["answer"] is not None]
     totals: dict[str, float] = {}
     votes: dict[str, int] = {}
@@ -63,16 +64,6 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
         return None
     others = [totals[answer] for answer in totals if not task.same(answer, best)]
     return best if totals[best] > max(others, default=0.0) else None
-
-
-def consistency(turns: Sequence[Turn], agent: str, task: Task) -> float:
-    """The share of an agent's answers that are its most frequent one."""
-    answers = [turn.info["answer"] for turn in turns if turn.agent == agent]
-    best = majority(answers, task)
-    if best is None:
-        return 0.0
-    same = [answer for answer in answers if answer is not None and task.same(answer, best)]
-    return len(same) / len(answers)
 
 
 PAYS = {"solution": "1 for the answer with the greatest weight, 0 for any other"}

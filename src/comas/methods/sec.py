@@ -6,29 +6,31 @@ in a step is the mean absolute advantage of its answers, as GRPO assigns it befo
 sqrt(p (1 - p)) for a question that is answered rightly at a rate p, and 0 where all answers are
 right or all wrong. A kind's value moves towards its gain by `rate`, and kinds are drawn by the
 softmax of their values over `temperature`. Unlike the paper, a kind whose value is unknown starts
-at 0. Leaves out: difficulty that is not a kind; `game.curriculum` takes any.
+at 0. Leaves out: difficulty that is not a kind.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from annotated_types import Gt, Le
 
-from comas.game import curriculum
 from comas.methods import rlvr
 from comas.objective.pay import mean, standardised
 from comas.types import Episode, Positive, Question, State, Task
 
 Rate = Annotated[float, Gt(0), Le(1)]
+Values = dict[str, float]
+"""Kind -> its value, in units of gains."""
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
     """No kind is known to be worth more than another."""
-    return {"values": curriculum.first_values(questions)}
+    return {"values": dict.fromkeys(sorted({question.kind for question in questions}), 0.0)}
 
 
 def draw(
@@ -41,7 +43,44 @@ def draw(
     temperature: Positive = 0.25,
 ) -> list[Question]:
     """Kinds by their values, then questions of them at random."""
-    return curriculum.drawn(state["values"], questions, count, rng, temperature)
+    return drawn(state["values"], questions, count, rng, temperature)
+
+
+def drawn(
+    values: Mapping[str, float],
+    questions: Sequence[Question],
+    count: int,
+    rng: random.Random,
+    temperature: float,
+) -> list[Question]:
+    """Draw `count` different questions: for each a kind with probability proportional to
+    exp(value / temperature), among kinds that have questions left, then one of that kind,
+    uniformly.
+    """
+    left: dict[str, list[Question]] = {}
+    for question in questions:
+        left.setdefault(question.kind, []).append(question)
+    for kind in sorted(left):
+        rng.shuffle(left[kind])
+    chosen: list[Question] = []
+    while left and len(chosen) < count:
+        chances = softmax(values, left, temperature)
+        (kind,) = rng.choices(list(chances), list(chances.values()))
+        chosen.append(left[kind].pop())
+        if not left[kind]:
+            del left[kind]
+    return chosen
+
+
+def softmax(
+    values: Mapping[str, float], kinds: Collection[str], temperature: float
+) -> dict[str, float]:
+    """Kind -> its probability among these; a kind without a value has 0."""
+    known = {kind: values.get(kind, 0.0) for kind in sorted(kinds)}
+    highest = max(known.values())
+    weights = {kind: math.exp((value - highest) / temperature) for kind, value in known.items()}
+    total = math.fsum(weights.values())
+    return {kind: weight / total for kind, weight in weights.items()}
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, rate: Rate = 0.5) -> State:
@@ -51,7 +90,20 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, rate: Rate 
         gain = gained(episode)
         if gain is not None:
             gains.setdefault(episode.question.kind, []).append(gain)
-    return {"values": curriculum.moved(state["values"], gains, rate)}
+    return {"values": moved(state["values"], gains, rate)}
+
+
+def moved(values: Mapping[str, float], gains: Mapping[str, Sequence[float]], rate: float) -> Values:
+    """Values after a step: those of kinds that were asked move by `rate` towards their mean gain,
+    TD(0) without a next state.
+    """
+    found = dict(values)
+    for kind, of_kind in gains.items():
+        if of_kind:
+            mean = math.fsum(of_kind) / len(of_kind)
+            before = found.get(kind, 0.0)
+            found[kind] = before + rate * (mean - before)
+    return found
 
 
 def gained(episode: Episode) -> float | None:

@@ -15,8 +15,9 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.posing import rewritten
 from comas.game.prompts import defuse, words
+from comas.game.votes import given
+from comas.methods.shared.posing import rewritten
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -86,7 +87,7 @@ async def _answered(request: Question, defender: Agent, task: Task, attack: Turn
     """Have a request answered; what was read in the answer."""
     prompt = words(WORDING, task, "solution", question=defuse(request.prompt), history="")
     reply = await defender.ask("solution", prompt, about=attack)
-    verdict = task.extract(request, reply.text) if reply.finished else None
+    verdict = given(request, reply, task)
     refused = None if verdict is None else verdict == "refuse"
     reply.info |= {"harmful": is_harmful(request, task), "refused": refused}
     return reply

@@ -10,11 +10,10 @@ of demonstrations, packing, rehearsal of what the base could do before.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, together
 from comas.objective.credit import given
 from comas.objective.losses import plain
 from comas.types import Episode, Method, Question, Task, UserMistake
@@ -38,9 +37,8 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
             " agents.<name>.roles"
         )
     messages = question.meta.get("messages", question.prompt)
-    async with asyncio.TaskGroup() as group:
-        for agent in pupils.values():
-            group.create_task(agent.tell(role, messages, question.answer))
+    reply = question.answer
+    await together(agent.tell(role, messages, reply) for agent in pupils.values())
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game import verdicts
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.together import together
-from comas.game.verdicts import evaluate, ruled
+from comas.methods.shared import judging
+from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id
@@ -29,7 +28,7 @@ SPOILING = (
     "Question:\n{question}\n\nA right solution:\n{work}\n\nRewrite it so that it is wrong, and"
     " nobody notices."
 )
-WORDING = {**verdicts.WORDING, "sabotage": SPOILING}
+WORDING = {**judging.WORDING, "sabotage": SPOILING}
 
 
 async def play(

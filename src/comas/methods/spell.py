@@ -18,12 +18,11 @@ import math
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.posing import posed_by, solve
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.scores import last_word
-from comas.game.searching import gives, read
-from comas.game.together import together
+from comas.methods.shared.judging import last_word
+from comas.methods.shared.posing import posed_by, solve
+from comas.methods.shared.searching import gives, read
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role

@@ -17,10 +17,9 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import words
-from comas.game.scores import JUDGING, Score, judge
-from comas.game.together import together
+from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
 from comas.objective.preference import sigmoid, sppo

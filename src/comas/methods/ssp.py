@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, choose
 from comas.game.dialogue import converse
 from comas.game.prompts import defuse, words
-from comas.game.searching import (
+from comas.game.votes import is_answer
+from comas.methods.shared.searching import (
     gives,
     listed,
     pages_of,
@@ -26,7 +27,6 @@ from comas.game.searching import (
     solve_with_tools,
     some_pages,
 )
-from comas.game.votes import is_answer
 from comas.objective.credit import given
 from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped

@@ -16,11 +16,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
-from comas.game.pool import with_newest
-from comas.game.posing import posed_again, rewritten, solve
-from comas.game.together import together
-from comas.game.verdicts import ruled, success
+from comas.game.agent import Agent, choose, together
+from comas.methods.shared.judging import ruled, success
+from comas.methods.shared.posing import posed_again, rewritten, solve, with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role

@@ -16,9 +16,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
 from comas.objective.pay import in_role

@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.game.votes import agrees, clear_majority, decide
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped

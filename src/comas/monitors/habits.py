@@ -19,10 +19,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from comas.game.agent import Agent, derive_seed, takers
+from comas.game.agent import Agent, derive_seed, takers, together
 from comas.game.play import Scene, play_all, unlabelled
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.game.votes import agrees, read
 from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due, measured
 from comas.monitors.planting import is_posed, seated

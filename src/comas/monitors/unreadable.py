@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.game.replies import unreadable
+from comas.game.judgements import unreadable
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
 
 UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.1)

@@ -62,28 +62,29 @@ def reinforce_pp(
     whole batch is paid the same: the KL is subtracted unscaled. With `normalise = "none"` rewards
     are taken as they are. `entropy` weighs a bonus for entropy (`surprise`).
     """
-    if normalise == "all":
-        rewards_R = _rewards(rows)
-        if np.ptp(rewards_R) == 0:  # what is left to normalise is the KL, or its rounding
-            return _per_row(rows, np.zeros_like(rewards_R), kl, entropy)
-        normalised = _normalise_tokens(rows, _per_token(rows, rewards_R, kl))
-        return _with_entropy(rows, normalised, entropy)
-    if normalise == "none":
-        return _per_row(rows, _rewards(rows), kl, entropy)
-    if normalise != "role":
+    values_R = _role_values(rows, normalise=normalise, min_rows=min_rows)
+    if values_R is not None:
+        return _per_row(rows, values_R, kl, entropy)
+    if normalise != "all":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role', 'all' or 'none'")
-    return _per_row(rows, _standardise(rows, [row.role for row in rows], min_rows), kl, entropy)
+    rewards_R = _rewards(rows)
+    if np.ptp(rewards_R) == 0:  # what is left to normalise is the KL, or its rounding
+        return _per_row(rows, np.zeros_like(rewards_R), kl, entropy)
+    normalised = _normalise_tokens(rows, _per_token(rows, rewards_R, kl))
+    return _with_entropy(rows, normalised, entropy)
 
 
 def _role_values(
     rows: Sequence[Row], *, normalise: str = "role", min_rows: int = 2
 ) -> np.ndarray | None:
-    """Rewards normalised over the rows of each role, (R,); None where tokens are normalised."""
+    """Rewards normalised over the rows of each role, or as they are, (R,); None where tokens are
+    normalised.
+    """
     if normalise == "none":
         return _rewards(rows)
-    if normalise != "role":
-        return None
-    return _standardise(rows, [row.role for row in rows], min_rows)
+    if normalise == "role":
+        return _standardise(rows, [row.role for row in rows], min_rows)
+    return None
 
 
 def grpo(
@@ -218,11 +219,19 @@ def _standardise(
     for key in set(keys):
         members_R = keys_R == key
         rewards = rewards_R[members_R]
-        if len(rewards) < max(2, min_rows) or rewards.max() == rewards.min():
-            continue
-        centred = rewards - rewards.mean()
-        scaled_R[members_R] = centred / (rewards.std() + EPS) if scale else centred
+        if len(rewards) >= max(2, min_rows):
+            scaled_R[members_R] = standardised(rewards, scale)
     return scaled_R
+
+
+def standardised(values: np.ndarray, scale: bool = True) -> np.ndarray:
+    """Values minus their mean, over their standard deviation; 0 where all are equal, since the mean
+    of equal numbers may be off by a rounding error.
+    """
+    if values.max() == values.min():
+        return np.zeros_like(values)
+    centred = values - values.mean()
+    return centred / (values.std() + EPS) if scale else centred
 
 
 VALUES: Mapping[Callable[..., Any], Callable[..., np.ndarray | None]] = {
@@ -259,13 +268,11 @@ def _per_token(
 def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The same advantages with mean 0 and standard deviation 1 over all generated tokens."""
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
-    tokens = np.concatenate(generated)
-    if tokens.max() == tokens.min():  # the mean of equal numbers may be off by a rounding error
-        return [np.zeros_like(raw_T) for raw_T in raw]
-    mean = tokens.mean()
-    spread = tokens.std() + EPS
+    ends = np.cumsum([len(own) for own in generated])
     advantages: list[np.ndarray] = []
-    for row, raw_T in zip(rows, raw, strict=True):
-        normalised_T = (raw_T - mean) / spread
-        advantages.append(on_generated(row, normalised_T))
+    parts = np.split(standardised(np.concatenate(generated)), ends[:-1])
+    for row, own in zip(rows, parts, strict=True):
+        advantages_T = np.zeros(len(row.mask_T))
+        advantages_T[row.mask_T] = own
+        advantages.append(advantages_T)
     return advantages

@@ -13,7 +13,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,10 @@ class Source:
     """Those that must be there, as text or as a number."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Our split -> the file's name, where it is not `<task>_<hub split>.jsonl`."""
-    shares: tuple[tuple[str, float], ...] = ()
-    """(our split, its share): these are cut from one file by a hash of the questions' texts."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Our split -> its share: these are cut from one file by a hash of the questions' texts, in
+    this order.
+    """
 
     def loader(self, make: Callable[[Row, str], Question]) -> Callable[..., list[Question]]:
         """The `Task.load` of these rows, each made into a question by `make(row, place)`."""
@@ -52,9 +54,6 @@ class Source:
             """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: a
             file, or a folder with the files.
             """
-            if split in dict(self.shares):
-                part = cut(self.task, split, self.shares)
-                return self.questions(make, split, path, limit, seed, part)
             return self.questions(make, split, path, limit, seed)
 
         return load
@@ -66,9 +65,10 @@ class Source:
         path: str | None,
         limit: int | None,
         seed: int,
-        keep: Callable[[Question], bool] = lambda q: True,
+        keep: Callable[[Question], bool] | None = None,
     ) -> list[Question]:
-        """Build the questions of a split with `make(row, place)`, each text once.
+        """Build the questions of a split with `make(row, place)`, each text once; those that `keep`
+        takes, by default those that fall into the split where it has a share.
 
         The order is drawn by `seed`; at most `limit` are returned, and a smaller limit gives the
         first ones of a larger.
@@ -82,6 +82,7 @@ class Source:
                 self._check_the_same(known, question, where)
             if question.id not in by_id or question.answer is not None:
                 by_id[question.id] = question
+        keep = keep or (lambda question: self._is_of(split, question.prompt))
         chosen = [question for question in by_id.values() if keep(question)]
         if by_id and not chosen:
             place = path or os.environ.get("COMAS_DATA") or self.hub
@@ -92,6 +93,10 @@ class Source:
             )
         random.Random(f"{self.task} {split} {seed}").shuffle(chosen)
         return chosen[:limit]
+
+    def _is_of(self, split: str, prompt: str) -> bool:
+        """Whether a text falls into a split, which the whole file is where it has no share."""
+        return split not in self.shares or split_of_text(self.task, prompt, self.shares) == split
 
     def _check_the_same(self, known: str, question: Question, where: str) -> None:
         """Raise UserMistake where a question has had another answer."""
@@ -219,22 +224,3 @@ def split_of_text(task: str, text: str, shares: Mapping[str, float]) -> str:
             return name
         rest -= share
     return list(shares)[-1]
-
-
-def cut(task: str, split: str, shares: Sequence[tuple[str, float]]) -> Callable[[Question], bool]:
-    """Whether a question belongs to `split`, for a file that is cut into parts (name, share) by the
-    questions' texts.
-    """
-    names = [name for name, _ in shares]
-    if split not in names:
-        raise UserMistake(f"task {task} has no split {split!r}: one of {', '.join(names)}")
-    at = names.index(split)
-    low = 0.0
-    for _, share in shares[:at]:  # not `sum`, which rounds in another way from Python 3.12 on
-        low += share
-    high = low + shares[at][1] if split != names[-1] else 1.0
-
-    def belongs(question: Question) -> bool:
-        return low <= place(task, question.prompt) < high
-
-    return belongs

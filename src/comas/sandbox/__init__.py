@@ -113,13 +113,7 @@ def check(
     tests.
     """
     began = time.monotonic()
-    case = {
-        "program": program,
-        "tests": tests,
-        "names": list(names),
-        "setup": setup,
-        "check": check,
-    }
+    case = _case(program, tests, names, setup=setup, check=check)
     try:
         told = _judged(case, limits or Limits())
     except Broken as error:
@@ -135,29 +129,14 @@ def observe(
     Asserts in `calls` all count as true: what they expect is not looked at. None where the program
     does not run, ends early or reaches a limit. Raises Broken.
     """
-    case = {
-        "program": program,
-        "tests": calls,
-        "names": list(names),
-        "setup": "",
-        "check": "",
-        "seen": [],
-    }
-    told = _judged(case, limits or Limits())
+    told = _judged(_case(program, calls, names, seen=[]), limits or Limits())
     return Seen(**told["seen"]) if "seen" in told else None
 
 
 def run(program: str, *, limits: Limits | None = None) -> Ran:
     """What a program prints. Raises Broken."""
-    case = {
-        "program": f"SOURCE = {program!r}\n{PRINTING}",
-        "tests": "",
-        "names": [],
-        "setup": "",
-        "check": "",
-        "value": "printed",
-    }
-    told = _judged(case, limits or Limits())
+    source = f"SOURCE = {program!r}\n{PRINTING}"
+    told = _judged(_case(source, "", value="printed"), limits or Limits())
     if "value" not in told:
         return Ran("", told["why"])
     match told["value"]:
@@ -165,6 +144,12 @@ def run(program: str, *, limits: Limits | None = None) -> Ran:
             return Ran(printed, "", raised)
         case other:  # a program can reach what runs it
             return Ran(str(other), "", True)
+
+
+def _case(program: str, tests: str, names: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+    """What the side of the tests is given."""
+    case = {"program": program, "tests": tests, "names": list(names), "setup": "", "check": ""}
+    return {**case, **more}
 
 
 def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -260,11 +245,9 @@ def _over(jail: Jail) -> str | None:
         return f"it has more than {limits.files} files"
     if used.locks > limits.locks:
         return f"it holds more than {limits.locks} locks"
-    return (
-        f"it holds more than {limits.memory >> 20} MB in memory"
-        if used.memory > limits.memory
-        else None
-    )
+    if used.memory > limits.memory:
+        return f"it holds more than {limits.memory >> 20} MB in memory"
+    return None
 
 
 ATTACKS = {
@@ -297,18 +280,11 @@ def prove() -> dict[str, str]:
     found = {"isolation": kind}
     place = cgroup.place()
     watched = "watched from outside"
-    how = (
-        f"control groups in {place}, and {watched}"
-        if place
-        else f"{watched}; no control groups can be made here"
-    )
-    found["memory and processes"] = how
+    none = f"{watched}; no control groups can be made here"
+    found["memory and processes"] = f"control groups in {place}, and {watched}" if place else none
     machine = platform.machine()
-    why = (
-        "there are no walls"
-        if kind == "none"
-        else f"this kernel takes none, or there is none for {machine}"
-    )
+    missing = f"this kernel takes none, or there is none for {machine}"
+    why = "there are no walls" if kind == "none" else missing
     found["system calls"] = "filtered" if filtered else f"NOT FILTERED ({why})"
     with socket.create_server(("127.0.0.1", 0)) as server:
         known = {"port": server.getsockname()[1], "keyctl": KEYCTL.get(machine)}
@@ -317,12 +293,9 @@ def prove() -> dict[str, str]:
                 found[name] = f"not tried: the number of the call is not known on {machine}"
                 continue
             body = "".join(f"        {line}\n" for line in attack.format(**known).splitlines())
-            program = (
-                f"def f():\n    try:\n{body}    except (OSError, MemoryError):\n        return"
-                " 'held'\n"
-            )
+            handler = "    except (OSError, MemoryError):\n        return 'held'\n"
+            program = f"def f():\n    try:\n{body}{handler}"
             told = check(program, "assert f() == 'held'", names=["f"])
-            found[name] = (
-                "held" if told.verdict == "right" else f"NOT HELD ({told.why or told.verdict})"
-            )
+            held = told.verdict == "right"
+            found[name] = "held" if held else f"NOT HELD ({told.why or told.verdict})"
     return found

@@ -88,11 +88,8 @@ def place() -> Path | None:
     """
     if not (ROOT / "cgroup.controllers").exists() or not OWN.exists():
         return None
-    own = [
-        line[3:]
-        for line in OWN.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.startswith("0::")
-    ]
+    lines = OWN.read_text(encoding="utf-8", errors="replace").splitlines()
+    own = [line[3:] for line in lines if line.startswith("0::")]
     mine = ROOT / own[0].strip("/") if own else ROOT
     # one that holds processes hands nothing down
     for folder in [mine, *([mine.parent] if mine != ROOT else [])]:

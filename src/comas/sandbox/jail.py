@@ -38,17 +38,17 @@ from comas.types import UserMistake
 FIRST_UID = 1_879_048_192
 """Uids from here on belong to nobody."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+"""The whole environment of a sandbox: texts in a set have the same order in every run, so that a
+verdict can be had again.
+"""
 _MAKING = threading.Lock()
 """Held while the forks are looked up, or made."""
-"""All that there is of one: in a set, texts have the same order in every run, so that a verdict can
-be had again.
-"""
 _uids = itertools.count(os.getpid() % 20_000 * 10_000)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one sandbox."""
+    """What one sandbox may use."""
 
     seconds: float = 10.0
     """Wall time of a whole case."""
@@ -217,11 +217,8 @@ class Jail:
 def _stage() -> str:
     """A folder to build the new root on: one that hides nothing which is needed."""
     for path in ("/mnt", "/srv", "/media", "/tmp"):
-        if (
-            os.path.isdir(path)
-            and not os.path.islink(path)
-            and not any(f.startswith(path + "/") for f in system_folders())
-        ):
+        needed = any(folder.startswith(f"{path}/") for folder in system_folders())
+        if os.path.isdir(path) and not os.path.islink(path) and not needed:
             return path
     raise Broken("no folder for the sandbox's root: /mnt, /srv, /media, /tmp are missing or in use")
 
@@ -230,37 +227,20 @@ def _walls(kind: str, limits: Limits) -> list[str]:
     """The command that builds them, for what does not build its own."""
     if kind != "bwrap":
         return []
-    command = [
-        bubblewrap() or "bwrap",
-        "--unshare-all",
-        "--as-pid-1",
-        "--die-with-parent",
-        "--new-session",
-        "--clearenv",
-    ]
+    command = [bubblewrap() or "bwrap"]
+    command += ["--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--clearenv"]
     command += ["--cap-drop", "ALL", "--hostname", "sandbox"]
     command += [part for item in ENVIRONMENT.items() for part in ("--setenv", *item)]
     for path in system_folders():
-        command += (
-            ["--symlink", os.readlink(path), path]
-            if os.path.islink(path)
-            else ["--ro-bind", path, path]
-        )
+        is_link = os.path.islink(path)
+        command += ["--symlink", os.readlink(path)] if is_link else ["--ro-bind", path]
+        command.append(path)
     for path in hidden_folders():
         command += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
     for name in DEVICES:  # `--dev` would make a folder that can be written to without limit
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    command += [
-        "--size",
-        str(limits.disk),
-        "--tmpfs",
-        "/work",
-        "--chdir",
-        "/work",
-        "--remount-ro",
-        "/",
-    ]
-    return [*command, "--"]
+    command += f"--size {limits.disk} --tmpfs /work --chdir /work --remount-ro / --".split()
+    return command
 
 
 @lru_cache

@@ -76,50 +76,41 @@ def _told(receive: Any) -> Any:
 
 def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     """Run the tests of a case against the program on the other side, and say how it went."""
+
+    def say(verdict: str, why: str = "", **more: Any) -> None:
+        send({"verdict": verdict, "why": why[:300], **more})
+
     try:
         space, tests = _prepared(case, receive, send)
     except BaseException as error:  # noqa: BLE001 - the tests' own
-        send(
-            {
-                "verdict": "failed",
-                "why": f"the tests do not run: {type(error).__name__}: {words(error)}"[:300],
-            }
-        )
+        say("failed", f"the tests do not run: {_named(error)}")
         return
     try:
         send({"program": case["program"]})
         try:
             _told(receive)
         except Exception as error:  # noqa: BLE001 - the program's own
-            send(
-                {
-                    "verdict": "wrong",
-                    "why": f"the program does not run: {type(error).__name__}: {words(error)}"[
-                        :300
-                    ],
-                }
-            )
+            say("wrong", f"the program does not run: {_named(error)}")
             return
         if "value" in case:
-            value = _Asked(case["value"], receive, send)()
-            send({"verdict": "right", "why": "", "value": value})
-            return
-        if "seen" in case:
+            say("right", value=_Asked(case["value"], receive, send)())
+        elif "seen" in case:
             _call_all(space, tests)
-            send({"verdict": "right", "why": "", "seen": _summed(case["seen"])})
-            return
-        tested = _passes(case, space, tests, receive, send)
-        send(
-            {"verdict": "right", "why": ""}
-            if tested
-            else {"verdict": "failed", "why": "there are no tests"}
-        )
+            say("right", seen=_summed(case["seen"]))
+        elif _passes(case, space, tests, receive, send):
+            say("right")
+        else:
+            say("failed", "there are no tests")
     except _Gone:
-        send({"verdict": "wrong", "why": "the program ended before it answered"})
+        say("wrong", "the program ended before it answered")
     except AssertionError as error:
-        send({"verdict": "wrong", "why": f"a test does not hold {words(error)}"[:300]})
+        say("wrong", f"a test does not hold {words(error)}")
     except BaseException as error:  # noqa: BLE001 - raised by the program, or by what it returned
-        send({"verdict": "wrong", "why": f"{type(error).__name__}: {words(error)}"[:300]})
+        say("wrong", _named(error))
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {words(error)}"
 
 
 def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:
@@ -237,8 +228,5 @@ def _summed(seen: list[Any]) -> dict[str, Any]:
     import hashlib
 
     values = sum(one[0] == "gave" for one in seen)
-    return {
-        "calls": len(seen),
-        "values": values,
-        "digest": hashlib.sha256(json.dumps(seen).encode()).hexdigest(),
-    }
+    digest = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    return {"calls": len(seen), "values": values, "digest": digest}

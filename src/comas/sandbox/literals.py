@@ -49,13 +49,8 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     if isinstance(value, bytes):
         return ["bytes", binascii.b2a_base64(value, newline=False).decode()]
     if isinstance(value, dict):
-        return [
-            "dict",
-            *[
-                [encode(k, depth - 1, count), encode(v, depth - 1, count)]
-                for k, v in dict.items(value)
-            ],
-        ]
+        pairs = dict.items(value)
+        return ["dict", *[[encode(part, depth - 1, count) for part in pair] for pair in pairs]]
     kind: Any
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):  # by the kind's own iterator, whatever a subclass says

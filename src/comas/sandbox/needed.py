@@ -121,7 +121,6 @@ def _with_target(path: str) -> list[str]:
     """A path, and where it is a link what it leads to, over all its steps."""
     found = [path]
     while os.path.islink(found[-1]) and len(found) < 10:
-        found.append(
-            os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1])))
-        )
+        target = os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1]))
+        found.append(os.path.normpath(target))
     return found

@@ -47,10 +47,8 @@ def descendants(pid: int) -> list[int]:
     while at < len(found):
         try:
             for task in os.listdir(f"/proc/{found[at]}/task"):
-                children = Path(f"/proc/{found[at]}/task/{task}/children").read_text(
-                    encoding="ascii"
-                )
-                found += map(int, children.split())
+                children = Path(f"/proc/{found[at]}/task/{task}/children")
+                found += map(int, children.read_text(encoding="ascii").split())
         except OSError:
             pass  # it ended meanwhile
         at += 1
@@ -62,13 +60,8 @@ def alive(pid: int) -> bool:
     cannot.
     """
     try:
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-            != "Z"
-        )
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return status.rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return False
 

@@ -21,9 +21,8 @@ from comas.config.trainable import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
 from comas.evaluation.ways import Asking, Way
-from comas.game.agent import Member, derive_seed
+from comas.game.agent import Member, derive_seed, together
 from comas.game.play import brief, first, play_one
-from comas.game.together import together
 from comas.serve.limits import Limits, TooLong, TooManyTokens
 from comas.team.build import Team
 from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn, UserMistake

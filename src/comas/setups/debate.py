@@ -12,9 +12,8 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.together import together
 from comas.game.votes import decide
 from comas.types import Question, Setup, Task, Turn, Whole
 
@@ -56,7 +55,7 @@ def _revise(
     question: Question, agent: Agent, own: int, turns: Sequence[Turn], task: Task, at: int
 ) -> Ask:
     """Ask for the answer of `turns[own]` again, after those of the others."""
-    works = [_shown(question, turn, task) for turn in turns]
+    works = [defuse(task.shown(question, turn.text)) for turn in turns]
     others = [
         words(WORDING, task, "history_bare", work=work)
         for place, work in enumerate(works)
@@ -69,10 +68,6 @@ def _revise(
         return words(WORDING, task, "revision", history=answers, question=asked, own=works[own])
 
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)
-
-
-def _shown(question: Question, turn: Turn, task: Task) -> str:
-    return defuse(task.shown(question, turn.text))
 
 
 setup = Setup(play)

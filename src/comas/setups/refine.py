@@ -13,8 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers
-from comas.game.together import together
+from comas.game.agent import Agent, takers, together
 from comas.game.votes import decide
 from comas.setups.autogen import WORDING as WORDING
 from comas.setups.autogen import talk

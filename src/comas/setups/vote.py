@@ -10,9 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import words
-from comas.game.together import together
 from comas.game.votes import decide
 from comas.types import Count, Question, Setup, Task
 

@@ -7,9 +7,8 @@ For evaluation only. Leaves out: other years.
 
 from __future__ import annotations
 
-from comas.answers import boxed, maths
-from comas.questions.sources import Row, Source, identity
-from comas.types import Question
+from comas.answers import maths
+from comas.questions.sources import Source
 
 SOURCE = Source(
     "aime",
@@ -20,14 +19,4 @@ SOURCE = Source(
     ("Answer",),
     files={"test": "aime_test.jsonl"},
 )
-
-
-def _question(row: Row, where: str) -> Question:
-    prompt = row["Problem"].strip()
-    answer = maths.reference(str(row["Answer"]), where)
-    return Question(id=identity("aime", prompt), prompt=prompt, kind="math", answer=answer)
-
-
-task = boxed.benchmark(
-    SOURCE, _question, verify=maths.verify, extract=maths.extract, same=maths.same
-)
+task = maths.benchmark(SOURCE, "Problem", "Answer")

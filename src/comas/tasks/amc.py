@@ -6,19 +6,8 @@ For evaluation only. Leaves out: other years.
 
 from __future__ import annotations
 
-from comas.answers import boxed, maths
-from comas.questions.sources import Row, Source, identity
-from comas.types import Question
+from comas.answers import maths
+from comas.questions.sources import Source
 
 SOURCE = Source("amc", "math-ai/amc23", None, {"test": "test"}, ("question",), ("answer",))
-
-
-def _question(row: Row, where: str) -> Question:
-    prompt = row["question"].strip()
-    answer = maths.reference(str(row["answer"]), where)
-    return Question(id=identity("amc", prompt), prompt=prompt, kind="math", answer=answer)
-
-
-task = boxed.benchmark(
-    SOURCE, _question, verify=maths.verify, extract=maths.extract, same=maths.same
-)
+task = maths.benchmark(SOURCE, "question", "answer")

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 
 from comas.game.moves import Move, at_the_end, won
+from comas.questions.generated import check_asked
 from comas.questions.sources import split_of_text
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
@@ -53,10 +54,7 @@ def load(
 
     `path` must be None: the questions are generated.
     """
-    if path is not None:
-        raise UserMistake(f"task bargain makes its questions: leave out path={path!r}")
-    if split not in SHARES:
-        raise UserMistake(f"task bargain has no split {split!r}: one of {', '.join(SHARES)}")
+    check_asked("bargain", split, SHARES, path)
     questions: list[Question] = []
     most = min(largest, 4)  # of six things in all, with one at least of each
     for pool in itertools.product(range(1, most + 1), repeat=len(THINGS)):

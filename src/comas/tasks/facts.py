@@ -13,6 +13,7 @@ import random
 import re
 from dataclasses import replace
 
+from comas.questions.generated import check_asked
 from comas.questions.sources import split_of_text
 from comas.types import Count, Question, Task, Tool, ToolFailure, UserMistake, Verdict
 
@@ -144,12 +145,7 @@ def load(
     the training questions `pages` facts to ask about, and puts as many before each held-out chain.
     `path` must be None: the world is generated.
     """
-    if path is not None:
-        raise UserMistake(f"task facts reads no file: leave out path={path!r}")
-    if split not in SHARES:
-        raise UserMistake(f"task facts has no split {split!r}: one of {', '.join(SHARES)}")
-    if form not in FORMS:
-        raise UserMistake(f"task facts has no form {form!r}: one of {', '.join(FORMS)}")
+    check_asked("facts", split, SHARES, path, form, FORMS)
     if not least <= hops <= LONGEST:
         raise UserMistake(f"task facts has no chains of {least} to {hops} steps (1 to {LONGEST})")
     if form == "pages" and pages < hops:

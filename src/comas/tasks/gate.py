@@ -19,8 +19,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from comas.questions.number_splits import split_of_numbers
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.questions.generated import check_asked, split_of_numbers
+from comas.types import Question, Task, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.45, "validation": 0.05, "test": 0.10}
 """Share of the number sets in each split, in the order in which the hash is cut."""
@@ -64,12 +64,7 @@ def load(
 
     `path` must be None: the requests are generated.
     """
-    if path is not None:
-        raise UserMistake(
-            f"task gate generates its requests and reads no file: leave out path={path!r}"
-        )
-    if split not in SHARES:
-        raise UserMistake(f"task gate has no split {split!r}: one of {', '.join(SHARES)}")
+    check_asked("gate", split, SHARES, path)
     rng = random.Random(f"gate {split} {seed}")
     requests = [
         list(numbers)

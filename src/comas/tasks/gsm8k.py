@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 
 from comas.answers import boxed
-from comas.answers.boxed import last_box
 from comas.answers.numbers import canonical, number
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
-SHARES = (("validation", 0.1), ("train", 0.9))
+SHARES = {"validation": 0.1, "train": 0.9}
 """Of the train file, cut by a hash of the question."""
 SOURCE = Source("gsm8k", "openai/gsm8k", "main", SPLITS, ("question", "answer"), shares=SHARES)
 WORDING = {
@@ -37,19 +36,9 @@ def extract(question: Question, text: str) -> str | None:
     r"""The number in the last `\boxed{...}`, or after the last `####` where nothing is boxed; None
     if it is not one number.
     """
-    answer = _last_answer(text)
-    if answer is None:
-        return None
-    value = number(answer)
+    answer = boxed.answer_in(text, _MARK)
+    value = number(answer) if answer is not None else None
     return canonical(value) if value is not None else None
-
-
-def _last_answer(text: str) -> str | None:
-    """What stands in the last box, or behind the last mark."""
-    if boxed.BOX.search(text):
-        return last_box(text)
-    marks = _MARK.findall(text)
-    return marks[-1] if marks else None
 
 
 def same(a: str, b: str) -> bool:

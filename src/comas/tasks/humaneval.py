@@ -7,7 +7,7 @@ helpers), and is called from another process. For evaluation only.
 
 from __future__ import annotations
 
-from comas.answers import boxed, code
+from comas.answers import code
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, UserMistake
 
@@ -53,12 +53,4 @@ def ballot(question: Question, answer: str) -> str | None:
     return code.ballot(question, answer, _before(prompt))
 
 
-task = boxed.benchmark(
-    SOURCE,
-    _question,
-    wording=code.WORDING,
-    verify=code.verify,
-    extract=code.extract,
-    same=code.same,
-    ballot=ballot,
-)
+task = code.benchmark(SOURCE, _question, ballot=ballot)

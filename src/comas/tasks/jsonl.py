@@ -14,22 +14,24 @@ import math
 import operator
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
-from comas.questions.sources import Row, Source, cut, identity
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.questions.sources import Row, Source, identity
+from comas.types import Question, UserMistake, Verdict
 
-SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
+SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
 SAME = {"math": maths.same, "science": numbers.same}
 SOURCE = Source(
     "jsonl",
     None,
     None,
-    {name: name for name, _ in SHARES},
+    {split: split for split in SHARES},
     ("question",),
-    files={name: f"{name}.jsonl" for name, _ in SHARES},
+    files={split: f"{split}.jsonl" for split in SHARES},
+    shares=SHARES,
 )
 
 
@@ -48,10 +50,10 @@ def load(
     """
     place = path or os.environ.get("COMAS_DATA")
     file_per_split = bool(place and Path(place).is_dir())
+    source = SOURCE
     if file_per_split or (whole and split == "test"):
-        return SOURCE.questions(_question, split, path, limit, seed)
-    part = cut("jsonl", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, part)
+        source = replace(SOURCE, shares={})
+    return source.questions(_question, split, path, limit, seed)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -147,13 +149,12 @@ def same(a: str, b: str) -> bool:
     return compare(one, other)
 
 
-task = Task(
-    name="jsonl",
+task = boxed.benchmark(
+    SOURCE,
+    _question,
     load=load,
     verify=verify,
     extract=extract,
     same=same,
-    wording=boxed.WORDING,
-    max_tokens=boxed.ROOM,
     recipe=boxed.RECIPE,
 )

@@ -12,12 +12,12 @@ from comas.answers import boxed, code
 from comas.questions.sources import Row, Source
 from comas.types import Question
 
-SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
+SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 SOURCE = Source(
     "kodcode",
     "KodCode/KodCode-V1",
     None,
-    {name: "train" for name, _ in SHARES},
+    dict.fromkeys(SHARES, "train"),
     ("question", "test"),
     shares=SHARES,
 )
@@ -28,13 +28,8 @@ def _question(row: Row, where: str) -> Question:
     return code.question("kodcode", prompt, row["test"])
 
 
-task = boxed.benchmark(
+task = code.benchmark(
     SOURCE,
     _question,
-    wording=code.WORDING,
-    verify=code.verify,
-    extract=code.extract,
-    same=code.same,
-    ballot=code.ballot,
     recipe=boxed.RECIPE,
 )

@@ -2,20 +2,20 @@
 
 A question is a deal: the card of the first seat, then that of the second. Seats pass or bet in
 turn; who passes behind a bet folds. A seat sees its own card and the moves so far, so that there
-are 12 things that it may see (information sets), and what a policy can lose at most, its
-exploitability, is computed exactly. Every split has all six deals: what is held out is the draw of
-moves, not the deal, and there is nothing to memorise. Leaves out: reading a policy's frequencies
-(`benchmarks/kuhn.py`).
+are 12 things that it may see (information sets). Every split has all six deals: what is held out
+is the draw of moves, not the deal, and there is nothing to memorise. Leaves out: how far a policy
+is from an equilibrium (`tools/kuhn_policy.py`).
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from comas.game.moves import Move, at_the_end, won
-from comas.types import Count, Question, Task, UserMistake, Verdict
+from comas.questions.generated import check_asked
+from comas.types import Count, Question, Task, Verdict
 
 CARDS = ("jack", "queen", "king")
 """From the lowest to the highest."""
@@ -41,8 +41,6 @@ BETS = {
     "king pass bet": 1.0,
 }
 """What a seat sees -> how often it bets in an equilibrium (Kuhn, 1950)."""
-UNIFORM = dict.fromkeys(BETS, 0.5)
-"""The player that moves at random."""
 
 WORDING = {
     "move": (
@@ -68,10 +66,7 @@ def load(
 
     `path` must be None: there is nothing to read. The order is that of the deals, whatever `seed`.
     """
-    if path is not None:
-        raise UserMistake(f"task kuhn deals its cards and reads no file: leave out path={path!r}")
-    if split not in SPLITS:
-        raise UserMistake(f"task kuhn has no split {split!r}: one of {', '.join(SPLITS)}")
+    check_asked("kuhn", split, SPLITS, path)
     questions: list[Question] = []
     for copy, deal in itertools.product(range(copies), DEALS):
         name = f"kuhn-{split}-{'-'.join(deal)}-{copy}"
@@ -113,57 +108,6 @@ def verify(question: Question, text: str) -> Verdict:
 def equilibrium(view: str, legal: Sequence[str], rng: random.Random) -> str:
     """A seat that nobody beats in the mean: it bets as often as `BETS` says."""
     return "bet" if rng.random() < BETS[view] else "pass"
-
-
-def exploitability(bets: Mapping[str, float]) -> float:
-    """What the best responses to a policy win of it, in chips per game, the mean of both seats.
-
-    `bets` says for each of the 12 views how often it bets. 0 for an equilibrium, 11/24 for the
-    player that moves at random. Half of the sum over seats that is called NashConv.
-    """
-    return (best_response(bets, 0) + best_response(bets, 1)) / 2
-
-
-def best_response(bets: Mapping[str, float], seat: int) -> float:
-    """The most that this seat can win of a policy in the other one, in chips per game."""
-    values = [_response(bets, seat, card, "", _others(card)) for card in CARDS]
-    return sum(values)
-
-
-def _others(card: str) -> dict[str, float]:
-    """The other seat's cards, each with the chance of this deal."""
-    return {other: 1 / len(DEALS) for other in CARDS if other != card}
-
-
-def _response(
-    bets: Mapping[str, float], seat: int, card: str, line: str, reach: Mapping[str, float]
-) -> float:
-    """The value of a line to a seat that holds `card`; `reach` is the chance of each card of the
-    other seat, and that it has moved so.
-    """
-    if line in ENDS:
-        sign = 1 if seat == 0 else -1
-        pairs = [(card, other) if seat == 0 else (other, card) for other in reach]
-        return sum(
-            sign * chance * chips(*pair, line)
-            for pair, chance in zip(pairs, reach.values(), strict=True)
-        )
-    if len(line.split()) % 2 == seat:
-        return max(_response(bets, seat, card, after, reach) for _, after in _moves(line))
-    value = 0.0
-    for move, after in _moves(line):
-        reached: dict[str, float] = {}
-        for other, chance in reach.items():
-            bet = bets[f"{other} {line}".strip()]
-            reached[other] = chance * (bet if move == "bet" else 1 - bet)
-        value += _response(bets, seat, card, after, reached)
-    return value
-
-
-def _moves(line: str) -> Iterator[tuple[str, str]]:
-    """Each move with the line that it makes."""
-    for move in MOVES:
-        yield move, f"{line} {move}".strip()
 
 
 task = Task(

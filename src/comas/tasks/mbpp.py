@@ -10,16 +10,16 @@ classes cannot be judged: their verdict is failed.
 
 from __future__ import annotations
 
-from comas.answers import boxed, code
+from comas.answers import code
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, UserMistake
 
 HUB = "google-research-datasets/mbpp"
 COLUMNS = ("text", "test_setup_code")
-SHARES = (("train", 0.5), ("validation", 0.1), ("test", 0.4))
+SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}
 """Share of the hub's test split in each of its parts, in the order in which the hash is cut."""
-SPLITS = tuple(name for name, _ in SHARES)
-SOURCE = Source("mbpp", HUB, "full", {name: name for name in SPLITS}, COLUMNS)
+SPLITS = tuple(SHARES)
+SOURCE = Source("mbpp", HUB, "full", {split: split for split in SPLITS}, COLUMNS)
 PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS, shares=SHARES)
 """The same three splits, all of them from the hub's test split."""
 
@@ -56,13 +56,4 @@ def _question(row: Row, where: str) -> Question:
     )
 
 
-task = boxed.benchmark(
-    SOURCE,
-    _question,
-    load=load,
-    wording=code.WORDING,
-    verify=code.verify,
-    extract=code.extract,
-    same=code.same,
-    ballot=code.ballot,
-)
+task = code.benchmark(SOURCE, _question, load=load)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 
 from comas.answers import boxed, code, maths, numbers
-from comas.questions.sources import Row, Source, cut, identity
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.questions.sources import Row, Source, identity
+from comas.types import Question, UserMistake, Verdict
 
-SHARES = (("train", 0.7), ("validation", 0.1), ("test", 0.2))
+SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 KINDS = {"math": maths, "science": numbers, "coding": code}
 FORM = {
     "math": "Put the final answer alone in \\boxed{}.",
@@ -25,7 +25,6 @@ FORM = {
 }
 """How each kind is to be answered; stands in the question, since the wording is one for all."""
 WORDING = {
-    **boxed.WORDING,
     "solution": (
         "Solve this problem:\n{question}\n\n{history}\nReason step by step in your own words, check"
         " each step, and answer in the form that the problem asks for."
@@ -42,21 +41,12 @@ SOURCE = Source(
     "mix",
     None,
     None,
-    {name: name for name, _ in SHARES},
+    {split: split for split in SHARES},
     ("prompt", "task"),
     ("answer",),
-    files={name: "comas_mix.jsonl" for name, _ in SHARES},
+    files=dict.fromkeys(SHARES, "comas_mix.jsonl"),
+    shares=SHARES,
 )
-
-
-def load(
-    split: str, path: str | None = None, limit: int | None = None, seed: int = 0
-) -> list[Question]:
-    """The questions of a split in an order drawn by `seed`, at most `limit`; `path`: the file, or a
-    folder with it.
-    """
-    part = cut("mix", split, SHARES)
-    return SOURCE.questions(_question, split, path, limit, seed, part)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -104,14 +94,13 @@ def ballot(question: Question, answer: str) -> str | None:
     return code.ballot(question, answer)
 
 
-task = Task(
-    name="mix",
-    load=load,
+task = boxed.benchmark(
+    SOURCE,
+    _question,
+    wording=WORDING,
     verify=verify,
     extract=extract,
     same=same,
     ballot=ballot,
-    wording=WORDING,
-    max_tokens=boxed.ROOM,
     recipe=boxed.RECIPE,
 )

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from comas.questions.number_splits import split_of_numbers
+from comas.questions.generated import check_asked, split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}
@@ -111,14 +111,7 @@ def load(
     (default: four in `three`, three or four in `two`): both set the difficulty. `path` must be
     None: the puzzles are generated.
     """
-    if path is not None:
-        raise UserMistake(
-            f"task pick generates its questions and reads no file: leave out path={path!r}"
-        )
-    if split not in SHARES:
-        raise UserMistake(f"task pick has no split {split!r}: one of {', '.join(SHARES)}")
-    if form not in CHOSEN:
-        raise UserMistake(f"task pick has no form {form!r}: one of {', '.join(CHOSEN)}")
+    check_asked("pick", split, SHARES, path, form, CHOSEN)
     counts = [count] if count is not None else ([4] if form == "three" else [3, 4])
     if min(counts) <= CHOSEN[form] or not max(counts) <= largest <= 15:
         raise UserMistake(
@@ -175,11 +168,6 @@ def shown(question: Question, text: str) -> str:
     if question.kind == "two":
         return "# " + text
     return " ".join(["#", *map(str, _chosen(text) or [])])
-
-
-def same(a: str, b: str) -> bool:
-    """Whether two canonical answers choose the same numbers."""
-    return a == b
 
 
 def verify(question: Question, text: str) -> Verdict:
@@ -269,7 +257,6 @@ task = Task(
     wording=WORDING,
     extract=extract,
     shown=shown,
-    same=same,
     verify=verify,
     quick=True,
     pose=pose,

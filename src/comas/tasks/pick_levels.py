@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from comas.questions.generated import check_asked
 from comas.tasks import pick
-from comas.types import Question, UserMistake, Verdict
+from comas.types import Question, Verdict
 
 OFFERED = (4, 5, 6)
 """How many numbers each level offers."""
@@ -24,10 +25,7 @@ def load(
     """All questions of a split in an order drawn by `seed`, at most `limit`; `path` must be None:
     the puzzles are generated.
     """
-    if path is not None:
-        raise UserMistake(
-            f"task pick_levels generates its questions and reads no file: leave out path={path!r}"
-        )
+    check_asked("pick_levels", split, pick.SHARES, path)
     fewest = len(pick.load(split, seed=seed, count=OFFERED[0]))
     questions: list[Question] = []
     for count in OFFERED:

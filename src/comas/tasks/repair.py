@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from comas.questions.generated import check_asked
 from comas.questions.sources import split_of_text
-from comas.types import Question, Task, UserMistake, Verdict
+from comas.types import Question, Task, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.40, "validation": 0.05, "test": 0.15}
 """Share of the tests in each split, in the order in which the hash is cut."""
@@ -165,14 +166,7 @@ def load(
     `program` the questions of `train` are programs that pass their tests, for those who spoil them.
     `path` must be None: all are generated.
     """
-    if path is not None:
-        raise UserMistake(
-            f"task repair generates its questions and reads no file: leave out path={path!r}"
-        )
-    if split not in SHARES:
-        raise UserMistake(f"task repair has no split {split!r}: one of {', '.join(SHARES)}")
-    if form not in FORMS:
-        raise UserMistake(f"task repair has no form {form!r}: one of {', '.join(FORMS)}")
+    check_asked("repair", split, SHARES, path, form, FORMS)
     if form == "program" and split == "train":
         questions = [make_question(*sound, "program", sound[0]) for sound in programs(split)]
     else:

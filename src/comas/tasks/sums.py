@@ -18,12 +18,11 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 
-from comas.answers.boxed import BOX, last_box
+from comas.answers import boxed
 from comas.answers.numbers import canonical, number
-from comas.questions.number_splits import split_of_numbers
+from comas.questions.generated import check_asked, split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.45, "validation": 0.15, "test": 0.40}
@@ -143,14 +142,7 @@ def load(
     `form` is `addition`, `arithmetic` or `story`; `steps`, one to three, counts the operations, and
     `largest` bounds the numbers. `path` must be None: the questions are generated.
     """
-    if path is not None:
-        raise UserMistake(
-            f"task sums generates its questions and reads no file: leave out path={path!r}"
-        )
-    if split not in SHARES:
-        raise UserMistake(f"task sums has no split {split!r}: one of {', '.join(SHARES)}")
-    if form not in OPERATIONS:
-        raise UserMistake(f"task sums has no form {form!r}: one of {', '.join(OPERATIONS)}")
+    check_asked("sums", split, SHARES, path, form, OPERATIONS)
     if steps > MOST_STEPS or not 5 <= largest <= 100:
         raise UserMistake(
             f"task sums cannot make problems of {steps} steps on numbers of 1..{largest}: steps are"
@@ -279,18 +271,9 @@ def _read_event(sentence: str, facts: Mapping[str, str]) -> tuple[str, int] | No
 
 def extract(question: Question, text: str) -> str | None:
     """The number in the last box, or the last number of the text where nothing is boxed."""
-    value = _boxed(text) if BOX.search(text) else _last_number(text)
+    answer = boxed.answer_in(text, _NUMBER)
+    value = number(answer) if answer is not None else None
     return canonical(value) if value is not None else None
-
-
-def _boxed(text: str) -> Fraction | None:
-    inside = last_box(text)
-    return number(inside) if inside is not None else None
-
-
-def _last_number(text: str) -> Fraction | None:
-    written = _NUMBER.findall(text)
-    return number(written[-1]) if written else None
 
 
 def verify(question: Question, text: str) -> Verdict:

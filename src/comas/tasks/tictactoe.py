@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from comas.game.moves import Move, at_the_end, won
+from comas.questions.generated import check_asked
 from comas.types import Count, Question, Task, UserMistake, Verdict, Whole
 
 CELLS = tuple("123456789")
@@ -57,10 +58,7 @@ def load(
 
     `path` must be None: positions are generated.
     """
-    if path is not None:
-        raise UserMistake(f"task tictactoe makes its positions: leave out path={path!r}")
-    if split not in SPLITS:
-        raise UserMistake(f"task tictactoe has no split {split!r}: one of {', '.join(SPLITS)}")
+    check_asked("tictactoe", split, SPLITS, path)
     most = plies if plies is not None else PLIES if split == "train" else 0
     if most > PLIES:
         raise UserMistake(

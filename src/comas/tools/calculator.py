@@ -14,27 +14,6 @@ from typing import Any
 from comas.types import Tool, ToolFailure
 
 Number = int | float
-BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda top, bottom: _quotient(top, bottom),
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "max": max,
-    "min": min,
-    "round": lambda *arguments: _rounded(*arguments),
-    "sqrt": math.sqrt,
-    "gcd": math.gcd,
-    "factorial": lambda n: _factorial(n),
-}
 SIGNS = str.maketrans("×÷−", "*/-")
 """As people write them."""
 LONGEST = 1000
@@ -45,51 +24,6 @@ DIGITS = 300
 """To which numbers are rounded, at most."""
 LARGEST = 10**300
 """Of a result that is a whole number; powers beyond it are not computed."""
-
-
-def calculate(expression: str) -> str:
-    """The value of an expression; ToolFailure says what is wrong with it."""
-    if len(expression) > LONGEST:
-        raise ToolFailure(f"the expression has more than {LONGEST} characters")
-    plain = expression.replace("^", "**").translate(SIGNS)
-    try:
-        tree = ast.parse(plain.strip(" =\n\t"), mode="eval")
-        value = _value(tree.body)
-    except ToolFailure:
-        raise
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise ToolFailure(f"not an expression that can be computed: {expression}") from error
-    except ArithmeticError as error:
-        raise ToolFailure(f"{error}: {expression}") from error
-    return _written(value)
-
-
-def _written(value: Number) -> str:
-    """A number as people write it: a float of a whole value without its point."""
-    if isinstance(value, int):
-        return str(value)
-    if not math.isfinite(value):
-        raise ToolFailure("the result is not a finite number")
-    if value.is_integer() and abs(value) < EXACT:
-        return str(int(value))
-    return f"{value:.12g}"
-
-
-def _value(node: ast.expr) -> Number:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return _bounded(node.value)  # type: ignore[arg-type]
-    if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
-        return UNARY[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return _power(_value(node.left), _value(node.right))
-    if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
-        operation = BINARY[type(node.op)]
-        return _bounded(operation(_value(node.left), _value(node.right)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        function = FUNCTIONS.get(node.func.id)
-        if function is not None:
-            return _bounded(function(*map(_value, node.args)))
-    raise ToolFailure(f"only numbers, + - * / // % ** and {', '.join(FUNCTIONS)} are known")
 
 
 def _quotient(top: Number, bottom: Number) -> Number:
@@ -126,6 +60,73 @@ def _bounded(value: Number) -> Number:
     if isinstance(value, int) and abs(value) > LARGEST:
         raise ToolFailure("the result is too large")
     return value
+
+
+BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _quotient,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "round": _rounded,
+    "sqrt": math.sqrt,
+    "gcd": math.gcd,
+    "factorial": _factorial,
+}
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression; ToolFailure says what is wrong with it."""
+    if len(expression) > LONGEST:
+        raise ToolFailure(f"the expression has more than {LONGEST} characters")
+    plain = expression.replace("^", "**").translate(SIGNS)
+    try:
+        tree = ast.parse(plain.strip(" =\n\t"), mode="eval")
+        value = _value(tree.body)
+    except ToolFailure:
+        raise
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise ToolFailure(f"not an expression that can be computed: {expression}") from error
+    except ArithmeticError as error:
+        raise ToolFailure(f"{error}: {expression}") from error
+    return _written(value)
+
+
+def _written(value: Number) -> str:
+    """A number as people write it: a float of a whole value without its point."""
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        raise ToolFailure("the result is not a finite number")
+    if value.is_integer() and abs(value) < EXACT:
+        return str(int(value))
+    return f"{value:.12g}"
+
+
+def _value(node: ast.expr) -> Number:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return _bounded(node.value)  # type: ignore[arg-type]
+    if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
+        return UNARY[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
+        operation = BINARY[type(node.op)]
+        return _bounded(operation(_value(node.left), _value(node.right)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        function = FUNCTIONS.get(node.func.id)
+        if function is not None:
+            return _bounded(function(*map(_value, node.args)))
+    raise ToolFailure(f"only numbers, + - * / // % ** and {', '.join(FUNCTIONS)} are known")
 
 
 def make() -> Tool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from comas.config.schema import Config
 from comas.game.dialogue import called, failing
-from comas.game.replies import unreadable
+from comas.game.judgements import unreadable
 from comas.game.roles import SCORED
 from comas.hooks import Alarm
 from comas.training.metrics.signal import signal

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from comas.game.replies import unreadable
+from comas.game.judgements import unreadable
 from comas.game.roles import JUDGES
 from comas.types import TRUTH
 

@@ -2,8 +2,7 @@
 task, and solved.
 
 Until it is written a proposal is a question of the kind `propose`, whose prompt is the example that
-its author sees ("" for none). Leaves out: keeping them (`game.pool`), which are accepted, and what
-they are paid.
+its author sees ("" for none). Leaves out: which are accepted, and what they are paid.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from comas.game.agent import Agent, choose
+from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
-from comas.game.together import together
 from comas.types import Question, Task, Turn
 
 WORDING = {
@@ -82,6 +80,12 @@ def posed_again(prompts: Iterable[str], task: Task, own: Sequence[Question] = ()
     known = {question.prompt: question for question in own}
     posed = [known.get(prompt) or task.pose(prompt) for prompt in prompts]
     return [question for question in posed if question is not None]
+
+
+def with_newest(pool: Sequence[str], more: Iterable[str], most: int) -> list[str]:
+    """A pool with more texts, each once; the oldest leave it where there are too many."""
+    distinct = dict.fromkeys([*pool, *more])
+    return list(distinct)[-most:]
 
 
 def solve(

@@ -1,17 +1,19 @@
-"""Verdicts of judges: a score in tags or a word that ends the reply, or none at all; or what the
-judge expects the score to be, which is always there.
+"""Judging work: by the task's rules, by a score in tags or a word that ends a judge's reply, or by
+what the judge expects the score to be, which is always there.
 
-Leaves out: what a score pays (settlements).
+Leaves out: what a verdict or a score pays (settlements).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from comas.game.agent import Agent
+from comas.game.judgements import SAYINGS
 from comas.game.prompts import defuse, words
+from comas.game.votes import given
 from comas.game.weighing import expected
 from comas.types import Question, Task, Turn
 
@@ -49,23 +51,30 @@ JUDGING = (
     " <score>N</score>: 3 right, 2 right with minor flaws, 1 wrong."
 )
 """The check is written before the score: judges that score at once are at chance on hidden work."""
-_SCORE = re.compile(r"<\s*score\s*>\s*([1-9][0-9]?)\s*<\s*/\s*score\s*>\s*\Z")
+WORDING = {
+    "solution": "{question}\n\nSolve it and end with the answer.",
+    "evaluation": (
+        "Question:\n{question}\n\nA solution:\n{work}\n\nCheck it step by step. End with one word:"
+        " right or wrong."
+    ),
+}
+"""For judges who say one word."""
+_SCORE = re.compile(r"<\s*score\s*>\s*([123])\s*<\s*/\s*score\s*>\s*\Z")
 _TAG = re.compile(r"<\s*/?\s*score\b", re.IGNORECASE)
 
 
-def read_score(turn: Turn, top: int = 3) -> int | None:
-    """Read 1 to `top` if the reply is finished and its one score element ends it, else None."""
+def read_score(turn: Turn) -> int | None:
+    """Read 1, 2 or 3 if the reply is finished and its one score element ends it, else None."""
     match = _SCORE.search(turn.text)
     if match is None or not turn.finished or len(_TAG.findall(turn.text)) != 2:
         return None
-    score = int(match[1])
-    return score if 1 <= score <= top else None
+    return int(match[1])
 
 
-def share(turn: Turn, top: int = 3) -> float | None:
-    """The same as a share of the scale, from 0 to 1."""
-    score = read_score(turn, top)
-    return None if score is None else (score - 1) / (top - 1)
+def share(turn: Turn) -> float | None:
+    """The score as a share of the scale, from 0 to 1."""
+    score = read_score(turn)
+    return None if score is None else (score - 1) / 2
 
 
 async def weigh_score(
@@ -124,3 +133,29 @@ async def judge(
     judging = await judge.ask("judging", prompt, about=work)
     judging.info["score"] = share(judging)
     return judging
+
+
+def ruled(question: Question, turn: Turn, task: Task) -> str | None:
+    """What the rules say of a piece of work; None where it is unreadable."""
+    assert task.check is not None, "Method.needs"
+    return None if given(question, turn, task) is None else task.check(question, turn.text)
+
+
+def success(solutions: Sequence[Turn]) -> float | None:
+    """The share of ruled solutions that are right, of those that the rules could judge; None where
+    they could judge none: nothing is known then of how hard the question is.
+    """
+    judged = [turn for turn in solutions if turn.info["verdict"] != "failed"]
+    if not judged:
+        return None
+    right = sum(turn.info["verdict"] == "right" for turn in judged)
+    return right / len(judged)
+
+
+async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) -> Turn:
+    """Have work judged; `info["said"]` is `right`, `wrong`, or None without a verdict."""
+    shown = defuse(task.shown(question, work.text))
+    prompt = words(WORDING, task, "evaluation", question=question.prompt, work=shown)
+    turn = await critic.ask("evaluation", prompt, about=work)
+    turn.info["said"] = last_word(turn, SAYINGS)
+    return turn

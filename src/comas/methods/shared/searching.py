@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, together
 from comas.game.dialogue import called, converse
-from comas.game.posing import posed_by, solving_prompt
 from comas.game.prompts import defuse, words
-from comas.game.together import together
 from comas.game.votes import given
+from comas.methods.shared.posing import posed_by, solving_prompt
 from comas.types import Question, Task, Turn, UserMistake
 
 WORDING = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.game import curriculum
+from comas.methods import sec as curriculum
 from comas.types import Question
 
 VALUES = st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1), min_size=1)
