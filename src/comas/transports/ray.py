@@ -11,6 +11,8 @@ authentication none is started. One that runs already is joined by `hosts.<name>
 RAY_ADDRESS, with that cluster's own token.
 """
 
+# where the package is not installed, pyright takes this file for it
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import asyncio
