@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -21,9 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from comas.config.mistakes import explain, nearest
 from comas.types import UserMistake
 
-OWN = ("accuracy", "before", "gain", "lowest", "best", "steps", "tokens", "seconds")
-"""Measures that every run has: held-out accuracy after and before training, their difference, that
-of the lowest agent, the best on the validation split, and what the run took.
+HELD_OUT = ("accuracy", "before", "gain", "lowest")
+"""Measures on `test_questions`: accuracy after and before training, their difference, and the
+accuracy of the lowest agent.
+"""
+OWN = (*HELD_OUT, "best", "steps", "tokens", "seconds")
+"""Measures that every run has: besides, the best accuracy on the validation split, and what the run
+took.
 """
 OF_AGENTS = ("accuracy", "before", "gain")
 """Those that claims may name of one agent as well: `gain.a0`. Without a name each is the mean over
@@ -311,14 +315,11 @@ def merged(common: Keys, own: Keys) -> Keys:
     """Own keys over common ones: a value takes the place of a table, and a table that of a
     value.
     """
-    kept = {key: value for key, value in common.items() if not _replaced(key, own)}
-    return {**kept, **own}
 
+    def is_replaced(key: str) -> bool:
+        return any(f"{key}.".startswith(f"{o}.") or o.startswith(f"{key}.") for o in own)
 
-def _replaced(key: str, own: Sequence[str] | Keys) -> bool:
-    return any(
-        key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in own
-    )
+    return {**{key: value for key, value in common.items() if not is_replaced(key)}, **own}
 
 
 def slug(name: str) -> str:

@@ -3,6 +3,8 @@
 The run is found again by a tag. Leaves out: artifacts.
 """
 
+# where the package is not installed, pyright takes this file for it
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os

@@ -4,6 +4,8 @@ environment variables name.
 Leaves out: what of the machine it could measure beside.
 """
 
+# where the package is not installed, pyright takes this file for it
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os

@@ -4,6 +4,8 @@ WANDB_MODE=offline, files in the run's own folder for `wandb sync`.
 Leaves out: what of the machine and of the console it could record beside.
 """
 
+# where the package is not installed, pyright takes this file for it
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os

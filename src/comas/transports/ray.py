@@ -11,6 +11,8 @@ authentication none is started. One that runs already is joined by `hosts.<name>
 RAY_ADDRESS, with that cluster's own token.
 """
 
+# where the package is not installed, pyright takes this file for it
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import asyncio
@@ -129,7 +131,6 @@ class Actor:
         self._some = asyncio.Event()
         self._early: dict[int, bytes] = {}
         self._next = 0
-        self._built = asyncio.Event()
 
     async def begin(self, shipment: bytes) -> None:
         """Build the host, in a thread: signs of life go on meanwhile."""

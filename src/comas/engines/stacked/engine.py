@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from comas.engines.batcher import Batcher
+from comas.engines.batcher import BatchedEngine
 from comas.engines.rows import LEAVE, by_policy, check_choices, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
@@ -57,7 +57,7 @@ def state_of(policy: str, weights: Weights) -> Mapping[str, torch.Tensor]:
     return weights.model.state_dict()
 
 
-class StackedEngine:
+class StackedEngine(BatchedEngine):
     """Samples for policies whose models are small plain Llamas of one shape; holds a copy of their
     weights.
     """
@@ -70,6 +70,7 @@ class StackedEngine:
                 f"hosts.{plan.host}.engine = 'stacked' is for small plain Llamas of one shape on a"
                 " CPU, in float32: leave it out, or set it to hf"
             )
+        super().__init__(plan.worker)
         self.models = dict(models)
         self.policies = sorted(models)
         self.versions = dict.fromkeys(self.policies, 0)
@@ -81,18 +82,6 @@ class StackedEngine:
         states = [state_of(policy, self.models[policy]) for policy in self.policies]
         first = _model_of(models[self.policies[0]])
         self.stack = StackedLlama(first.config, states, self.context)
-        self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
-
-    async def sample(self, request: Request) -> Generation:
-        """One reply, decoded together with whatever else is asked for at the time."""
-        return await self._batcher(request)
-
-    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
-        """Log-probs of given continuations, computed together with whatever else is weighed at the
-        time.
-        """
-        return await self._weighing(weighing)
 
     @torch.no_grad()
     def publish(self, policy: str, weights: Weights, version: int) -> None:
@@ -105,10 +94,6 @@ class StackedEngine:
         self.stack.put(self.policies.index(policy), state_of(policy, weights))
         self.models[policy] = weights
         self.versions[policy] = version
-
-    def close(self) -> None:
-        """End the thread, where it is the engine's own."""
-        self._batcher.close()
 
     @torch.no_grad()
     def generate(
@@ -193,9 +178,18 @@ class _Grid:
         return self.tape.generations()
 
     def read_prompts(self) -> torch.Tensor:
-        """Logits behind the prompts, (P, B, V)."""
-        ids_PBT = self._padded()
-        P, B, T = ids_PBT.shape
+        """Logits behind the prompts, (P, B, V), which are padded on the left."""
+        P, B = self.rows_PB.shape
+        T = self.width
+        ids_NT = np.full((P * B, T), self.engine.pad_id)
+        pad_N = np.zeros(P * B, dtype=np.int64)
+        for n, row in enumerate(self.rows_PB.reshape(-1)):
+            if row >= 0:
+                prompt_ids = self.requests[row].prompt_ids
+                pad_N[n] = T - len(prompt_ids)
+                ids_NT[n, pad_N[n] :] = prompt_ids
+        self.pad_N = torch.from_numpy(pad_N)
+        """Tokens of padding of each row."""
         self.stack.start(P, B, self.room)
         positions_NT = (torch.arange(T) - self.pad_N[:, None]).clamp(min=0)
         query = torch.arange(T)[:, None]
@@ -208,19 +202,8 @@ class _Grid:
         self.mask_N11S = _additive(slots, self.stack.dtype)[:, None, None]
         self.positions_N = T - self.pad_N
         self.parts = _parts(self.pad_N)
+        ids_PBT = torch.from_numpy(ids_NT).view(P, B, T)
         return self.stack.forward(ids_PBT, positions_NT.view(P, B, T), 0, mask_N1TT)
-
-    def _padded(self) -> torch.Tensor:
-        """Prompts padded on the left, (P, B, T); sets `pad_N`, the tokens of padding of each."""
-        ids_NT = np.full((self.rows_PB.size, self.width), self.engine.pad_id)
-        pad_N = np.zeros(self.rows_PB.size, dtype=np.int64)
-        for n, row in enumerate(self.rows_PB.reshape(-1)):
-            if row >= 0:
-                prompt_ids = self.requests[row].prompt_ids
-                pad_N[n] = self.width - len(prompt_ids)
-                ids_NT[n, pad_N[n] :] = prompt_ids
-        self.pad_N = torch.from_numpy(pad_N)
-        return torch.from_numpy(ids_NT).view(*self.rows_PB.shape, self.width)
 
     def _shrink(self, live_N: np.ndarray, drawn_N: np.ndarray, used: int) -> np.ndarray:
         """Drop finished rows: the grid becomes as wide as the policy with the most living rows.
