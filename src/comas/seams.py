@@ -170,13 +170,13 @@ class StaleWeights(RuntimeError):
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine promises."""
+    """What an engine promises; nothing, if nothing is said."""
 
-    deterministic: bool
+    deterministic: bool = False
     """Whether a text follows from policy, prompt, sampling and seed alone, whatever else is sampled
     at the time; in float32 apart from near-ties.
     """
-    margin_known: bool
+    margin_known: bool = False
     """Whether `Generation.margin` is measured; it is 1 otherwise."""
     library: str = ""
     """What computes, with its version, where that is another library: `vllm 0.32.0`."""

@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from comas import installed
+from comas.engines import vllm
 from comas.engines.vllm import library, proof, start, worker
 from comas.engines.vllm.adapters import Adapters
-from comas.engines.vllm.engine import VLLMEngine
+from comas.engines.vllm.engine import VLLMEngine, build
 from comas.engines.vllm.folders import Folders
 from comas.engines.vllm.library import Ask, Loaded, Reply
-from comas.engines.vllm.parts import build
 from comas.engines.vllm.proof import Probe
 from comas.learners.lora.population import Population, Spec
 from comas.seams import Adapter, EnginePlan, StaleWeights, WholeModel, always
@@ -389,7 +389,7 @@ def test_a_base_is_read_where_it_lies(tiny: Path, tmp_path: Path) -> None:
 def test_without_the_package_it_is_one_line_before_anything_is_loaded(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(start, "find_spec", lambda _: None)
+    monkeypatch.setattr(vllm, "find_spec", lambda _: None)
     monkeypatch.chdir(tmp_path)
     arguments = ["train", f"base={tiny}", "engine=vllm", "out=run", "lr=1e-4"]
     assert run(arguments, monkeypatch) == 2

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from comas.hosts.local import make_local_host
-from comas.learners.gap import gap_to_engine
+from comas.learners.old_policy import gap_to_engine
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.objective.losses import plain

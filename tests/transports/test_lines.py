@@ -392,7 +392,7 @@ def test_checkpoints_travel(shared: bool, tmp_path: Path, monkeypatch: pytest.Mo
     host.ready()
     if not shared:
         folders: Any = importlib.import_module("comas.hosts.far_end")
-        monkeypatch.setattr(folders, "missing", lambda folder, files: next(iter(files), "any"))
+        monkeypatch.setattr(folders, "has", lambda folder, files: False)
 
     async def work() -> str:
         await ask(host, "q", "t0", keep=True)

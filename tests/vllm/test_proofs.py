@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.engines.vllm import folders, parts
+from comas.engines.vllm import engine as vllm_engine
+from comas.engines.vllm import folders
 from comas.engines.vllm.adapters import pairs_of
 from comas.engines.vllm.engine import VLLMEngine
 from comas.engines.vllm.folders import Shape
@@ -28,7 +29,7 @@ from tests.support.models import llama
 def shared(population: Population) -> Iterator[VLLMEngine]:
     """An engine that is expensive to start."""
     policies = dict.fromkeys(population.policies, Adapter(population))
-    engine = parts.build(PLAN, policies)
+    engine = vllm_engine.build(PLAN, policies)
     yield engine
     root = engine.weights.folders.root  # type: ignore[union-attr]
     assert root.is_dir()
@@ -208,9 +209,9 @@ def test_a_whole_model_is_proved_and_a_head_that_stays_old_is_found(
     model = llama(2, tie_word_embeddings=tied, **ROOM)
     if tied:
         with pytest.raises(UserMistake, match="whose head is its embedding"):
-            parts.build(PLAN, {"a": WholeModel(model)})
-        monkeypatch.setattr(parts, "is_tied", lambda _: False)
-    engine = parts.build(PLAN, {"a": WholeModel(model)})
+            vllm_engine.build(PLAN, {"a": WholeModel(model)})
+        monkeypatch.setattr(vllm_engine, "is_tied", lambda _: False)
+    engine = vllm_engine.build(PLAN, {"a": WholeModel(model)})
     try:
         shake(list(model.parameters()), 5)
         if tied:
@@ -240,7 +241,7 @@ def test_prompts_of_more_tokens_than_are_computed_at_once(population: Population
     """
     plan = dataclasses.replace(PLAN, max_rows=40)
     policies = dict.fromkeys(population.policies, Adapter(population))
-    engine = parts.build(plan, policies)
+    engine = vllm_engine.build(plan, policies)
     rng = np.random.default_rng(1)
     sampling = Sampling(temperature=1.0, max_tokens=3)
     prompts = [rng.integers(4, 50, 150 + i) for i in range(40)]

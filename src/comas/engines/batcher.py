@@ -7,9 +7,14 @@ function of the program, not of timing. Leaves out: engines that batch for thems
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Generic, TypeVar
+
+import numpy as np
+
+from comas.seams import Generation, Request, Weighing, always
 
 QUIET = 8
 """Turns of the event loop without a new request that count as quiet: an answer passes through a few
@@ -93,3 +98,42 @@ class Batcher(Generic[Asked, Answer]):
         for (_, future), answer in zip(batch, done, strict=True):
             if not future.done():  # a game that was cancelled no longer waits
                 future.set_result(answer)
+
+
+class BatchedEngine(ABC):
+    """An engine that answers whatever is asked for at the same time together, in one thread; its
+    kinds define `facts`, `generate`, `weigh_all` and `publish`.
+    """
+
+    def __init__(self, worker: Executor | None) -> None:
+        """`worker` is that of the plan."""
+        self._sampling = Batcher(self.generate, worker)
+        self._weighing = Batcher(self.weigh_all, self._sampling.worker)
+
+    @abstractmethod
+    def generate(
+        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
+    ) -> list[Generation]:
+        """One generation per request, in their order. `wanted()` returning False means that all
+        callers were cancelled: stop early and return partial generations.
+        """
+
+    @abstractmethod
+    def weigh_all(
+        self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
+    ) -> list[list[np.ndarray]]:
+        """Per weighing and choice the log-probs of its tokens; nothing where nobody waits."""
+
+    async def sample(self, request: Request) -> Generation:
+        """One reply, decoded together with whatever else is asked for at the time."""
+        return await self._sampling(request)
+
+    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
+        """Log-probs of given continuations, computed together with whatever else is weighed at the
+        time.
+        """
+        return await self._weighing(weighing)
+
+    def close(self) -> None:
+        """End the thread, where it is the engine's own."""
+        self._sampling.close()

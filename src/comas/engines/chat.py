@@ -60,6 +60,12 @@ Shape = tuple[tuple[str, ...], str | None]
 """Of a prompt: the roles of its messages, and the tools that it shows, as JSON."""
 
 
+def _shape_of(messages: Sequence[Mapping[str, str]]) -> Shape:
+    tools = [m["content"] for m in messages if m["role"] == "tools"]
+    roles = tuple(m["role"] for m in messages if m["role"] != "tools")
+    return roles, tools[0] if tools else None
+
+
 class Chat:
     """A tokenizer with its chat template. Special ids are all end tokens and all added ones but
     white space.
@@ -89,6 +95,8 @@ class Chat:
                 " name one so"
             ) from error
         self.tokenizer = tokenizer
+        self._name = f"the chat template of {tokenizer.name_or_path!r}"
+        """For error messages."""
         self._known = known
         self._end_ids = tuple(end_ids)
         self._template = _CLOCK + template
@@ -96,8 +104,8 @@ class Chat:
         if thinking is not None:
             if "enable_thinking" not in template:
                 raise UserMistake(
-                    f"thinking is {thinking}, but the chat template of {tokenizer.name_or_path!r}"
-                    " has no switch for it (enable_thinking): leave hosts.<name>.thinking out"
+                    f"thinking is {thinking}, but {self._name} has no switch for it"
+                    " (enable_thinking): leave hosts.<name>.thinking out"
                 )
             self._facts["enable_thinking"] = thinking
         # line breaks and runs of spaces are added tokens of some families (Gemma), and contents all
@@ -135,9 +143,7 @@ class Chat:
             ids += self._own_ids(content) if own else self._content_ids(content)
             ids += after
         if not ids:
-            raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} makes a prompt of no tokens"
-            )
+            raise UserMistake(f"{self._name} makes a prompt of no tokens")
         return np.array(ids, dtype=np.int64)
 
     def encode_reply(self, messages: Sequence[Mapping[str, str]], text: str) -> np.ndarray:
@@ -151,8 +157,8 @@ class Chat:
         """Token ids of `text` as the beginning of a reply, int64, without an end token."""
         if self.opens(messages):
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} opens a thought before each"
-                " reply, and a reply that is given has none: set hosts.<name>.thinking=false"
+                f"{self._name} opens a thought before each reply, and a reply that is given has"
+                " none: set hosts.<name>.thinking=false"
             )
         return np.array(self._content_ids(text), dtype=np.int64)
 
@@ -168,8 +174,8 @@ class Chat:
             if token_id in ends:
                 return token_id
         raise UserMistake(
-            f"the chat template of {self.tokenizer.name_or_path!r} ends replies with {after!r}, in"
-            " which there is no end token: name it as eos_token_id in generation_config.json"
+            f"{self._name} ends replies with {after!r}, in which there is no end token: name it as"
+            " eos_token_id in generation_config.json"
         )
 
     def unheard_end(self) -> str:
@@ -197,9 +203,8 @@ class Chat:
         it writes for it is another than the one that is made here. What others say is not looked
         at: a text in a game must not end a run.
         """
-        tools = [m["content"] for m in messages if m["role"] == "tools"]
         spoken = [m for m in messages if m["role"] != "tools"]
-        shape = tuple(m["role"] for m in spoken), tools[0] if tools else None
+        shape = _shape_of(messages)
         systems = tuple(m["content"] for m in spoken if m["role"] == "system")
         if not systems or (shape, systems) in self._unread:
             return
@@ -213,22 +218,19 @@ class Chat:
             made += (content.strip() if trim else content) + after
         if shown != made:
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} reads the system message"
-                f" {systems[0][:40]!r} and writes another prompt for it, which comas cannot: take"
-                " such words out of agents.<name>.system, and set hosts.<name>.thinking to switch"
-                " thoughts"
+                f"{self._name} reads the system message {systems[0][:40]!r} and writes another"
+                " prompt for it, which comas cannot: take such words out of agents.<name>.system,"
+                " and set hosts.<name>.thinking to switch thoughts"
             )
         self._unread.add((shape, systems))
 
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[list[list[int]], list[bool]]:
-        shown = [m["content"] for m in messages if m["role"] == "tools"]
-        roles = tuple(m["role"] for m in messages if m["role"] != "tools")
-        shape = roles, shown[0] if shown else None
+        shape = _shape_of(messages)
         if shape not in self._pieces:
-            if "system" in roles:
-                self._check_system(roles)
+            if "system" in shape[0]:
+                self._check_system(shape[0])
             pieces, trims = self._split(*shape)
             ids = [self._ids(piece) for piece in pieces]
             self._check(ids)
@@ -238,18 +240,19 @@ class Chat:
     def _check_system(self, roles: tuple[str, ...]) -> None:
         """Refuse a system message where the template refuses it, or shows it as a user's."""
         holes = [_HOLE.format(i) for i in range(len(roles))]
-        name = f"the chat template of {self.tokenizer.name_or_path!r}"
         try:
             shown = self._render(roles, holes)
         except UserMistake as error:
-            raise NoSystemRole(f"{name} has no system role ({error.__cause__})") from error
+            raise NoSystemRole(f"{self._name} has no system role ({error.__cause__})") from error
         as_user = tuple("user" if role == "system" else role for role in roles)
         try:
             plain = self._render(as_user, holes)
         except UserMistake:  # two messages of the user's in turn
             return
         if shown == plain:
-            raise NoSystemRole(f"{name} has no system role: it shows such messages as a user's")
+            raise NoSystemRole(
+                f"{self._name} has no system role: it shows such messages as a user's"
+            )
 
     def _check(self, pieces: Sequence[Sequence[int]]) -> None:
         """Refuse tokens that were added to the tokenizer and not to the model."""
@@ -259,9 +262,8 @@ class Chat:
         if unread:
             token = self.tokenizer.decode(unread[:1])
             raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} writes {token!r}, token"
-                f" {unread[0]}, and the model has {self._known} embeddings: resize its embeddings"
-                " and train it, or take another"
+                f"{self._name} writes {token!r}, token {unread[0]}, and the model has"
+                f" {self._known} embeddings: resize its embeddings and train it, or take another"
             )
 
     def _split(self, roles: tuple[str, ...], tools: str | None) -> tuple[list[str], list[bool]]:
@@ -277,9 +279,8 @@ class Chat:
             before, found, rest = rest.partition(hole)
             if not found or hole in rest:
                 raise UserMistake(
-                    f"the chat template of {self.tokenizer.name_or_path!r} does not show a {role}"
-                    " message once and unchanged: comas cannot keep its special tokens apart from"
-                    " the text"
+                    f"{self._name} does not show a {role} message once and unchanged: comas cannot"
+                    " keep its special tokens apart from the text"
                 )
             pieces.append(before)
         trims = [content not in padded for content in spaced]
@@ -320,10 +321,7 @@ class Chat:
             ValueError,
         ) as error:
             roles = ", ".join(str(message["role"]) for message in messages)
-            raise UserMistake(
-                f"the chat template of {self.tokenizer.name_or_path!r} refuses messages of"
-                f" {roles}: {error}"
-            ) from error
+            raise UserMistake(f"{self._name} refuses messages of {roles}: {error}") from error
 
     @cached_property
     def calls(self) -> Calls | None:

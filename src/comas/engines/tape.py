@@ -91,14 +91,13 @@ class Tape:
 
     def generations(self) -> list[Generation]:
         """What was drawn for each request, in their order."""
-        return list(map(self._generation, range(len(self.requests))))
-
-    def _generation(self, row: int) -> Generation:
-        length = self.length_R[row]
-        return Generation(
-            self.ids_RT[row, :length].copy(),
-            self.logprobs_RT[row, :length].copy(),
-            bool(self.ended_R[row]),
-            float(self.margin_R[row]),
-            float(self.seconds_R[row]),
-        )
+        return [
+            Generation(
+                self.ids_RT[row, :length].copy(),
+                self.logprobs_RT[row, :length].copy(),
+                bool(self.ended_R[row]),
+                float(self.margin_R[row]),
+                float(self.seconds_R[row]),
+            )
+            for row, length in enumerate(self.length_R)
+        ]

@@ -16,7 +16,7 @@ import pickle
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -33,10 +33,11 @@ PIECE = 32 * 2**20
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 OF_HOST = ("ask", "tell", "weigh", "fits", "save", "load")
 """Verbs of a line that are those of the host."""
-OF_END = ("learn", "missing", "begin", "files", "piece", "put", "drop")
+OF_END = ("learn", "has", "begin", "files", "read", "write", "drop")
 """Those of `FarEnd`."""
 
-
+Files = Mapping[str, tuple[int, str]]
+"""Name below a folder -> bytes and SHA-256."""
 Answer = tuple[int, bool, Any]
 """The number of what was asked, whether it went well, and the value, or the error."""
 
@@ -57,15 +58,6 @@ class Out(NamedTuple):
     state: State | None = None
     logged: tuple[int, str] | None = None
     """Level and text of what the far end logged."""
-
-
-class Piece(NamedTuple):
-    """A part of a file."""
-
-    name: str
-    """Of the file, below the folder."""
-    start: int
-    content: bytes
 
 
 class Shipment(Protocol):
@@ -187,27 +179,26 @@ class FarEnd:
         assert self._method is not None, "the near end knows whether the host learns"
         return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def missing(self, folder: Path, files: Mapping[str, tuple[int, str]]) -> str | None:
-        """The first of these files that is not here as it should be; None where all are."""
-        return await asyncio.to_thread(missing, folder, files)
+    async def has(self, folder: Path, files: Files) -> bool:
+        """Whether these files are here, as they should be."""
+        return await asyncio.to_thread(has, folder, files)
 
     async def begin(self) -> Path:
         """Make an empty folder on this machine."""
         self._folder = tempfile.TemporaryDirectory(prefix="comas-")
         return Path(self._folder.name)
 
-    async def files(self, folder: Path) -> Sequence[str]:
-        """Names of all files below a folder."""
-        files = (file for file in folder.rglob("*") if file.is_file())
-        return sorted(file.relative_to(folder).as_posix() for file in files)
+    async def files(self, folder: Path) -> Files:
+        """All files below a folder."""
+        return await asyncio.to_thread(files_of, folder, ["."])
 
-    async def piece(self, folder: Path, name: str, number: int) -> Piece | None:
-        """See `piece_of`."""
-        return await asyncio.to_thread(piece_of, folder, name, number)
+    async def read(self, file: Path, start: int) -> bytes:
+        """The piece of a file that begins there."""
+        return await asyncio.to_thread(read, file, start)
 
-    async def put(self, folder: Path, piece: Piece) -> None:
-        """See `put`."""
-        await asyncio.to_thread(put, folder, piece)
+    async def write(self, file: Path, start: int, content: bytes) -> None:
+        """Write a piece to its place."""
+        await asyncio.to_thread(write, file, start, content)
 
     async def drop(self) -> None:
         """Remove the folder that was made last."""
@@ -259,48 +250,43 @@ def _sendable(answer: Answer) -> Answer:
 # --- files of a checkpoint
 
 
-def records(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Name -> size and SHA-256 of these files of a folder, and of those in folders called so."""
+def files_of(folder: Path, names: Iterable[str]) -> Files:
+    """These files of a folder, and those in folders called so."""
     found: dict[str, tuple[int, str]] = {}
     for name in names:
-        place = folder / name
-        files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        for file in files:
+        for file in [folder / name, *sorted((folder / name).rglob("*"))]:
             if file.is_file():
-                found[file.relative_to(folder).as_posix()] = _record(file)
+                with file.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                found[file.relative_to(folder).as_posix()] = file.stat().st_size, digest
     return found
 
 
-def missing(folder: Path, files: Mapping[str, tuple[int, str]]) -> str | None:
-    """The first of these files that is not in the folder as it should be; None where all are."""
-    for name, record in files.items():
-        try:
-            same = _record(folder / name) == record
-        except OSError:
-            same = False
-        if not same:
-            return name
-    return None
+def has(folder: Path, files: Files) -> bool:
+    """Whether these files are in a folder, as they should be."""
+    try:
+        return files_of(folder, files) == files
+    except OSError:  # a folder of that name which is somebody else's
+        return False
 
 
-def piece_of(folder: Path, name: str, number: int) -> Piece | None:
-    """Piece `number` of a file, counted from 0; None behind the last. An empty file has one."""
-    start = number * PIECE
-    with (folder / name).open("rb") as file:
-        file.seek(start)
-        content = file.read(PIECE)
-    return Piece(name, start, content) if content or number == 0 else None
+def pieces(files: Files) -> Iterator[tuple[str, int]]:
+    """Name and start of each piece of these files; an empty one has a piece."""
+    for name, (size, _) in files.items():
+        for start in range(0, max(1, size), PIECE):
+            yield name, start
 
 
-def put(folder: Path, piece: Piece) -> None:
-    """Write a piece to its place."""
-    file = folder / piece.name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("r+b" if piece.start else "wb") as opened:
-        opened.seek(piece.start)
-        opened.write(piece.content)
-
-
-def _record(file: Path) -> tuple[int, str]:
+def read(file: Path, start: int) -> bytes:
+    """The piece of a file that begins there."""
     with file.open("rb") as opened:
-        return file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest()
+        opened.seek(start)
+        return opened.read(PIECE)
+
+
+def write(file: Path, start: int, content: bytes) -> None:
+    """Write a piece to its place."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("r+b" if start else "wb") as opened:
+        opened.seek(start)
+        opened.write(content)

@@ -27,7 +27,6 @@ from comas.machine import peak_bytes_of
 from comas.seams import (
     TIE,
     Engine,
-    Generation,
     Learner,
     Request,
     Sleeper,
@@ -132,7 +131,16 @@ class LocalHost:
             )
         self._check_kept(ask)
         request = Request(ask.policy, self.chat.encode(ask.messages), sampling, ask.seed)
-        done = await self._sample(request)
+        remedy = (
+            "lower {host}.max_rows or {host}.context"
+            + f" (now {self.context}), or have fewer agents"
+        )
+        done = await self._answered(
+            f"sampling on {self.device}", remedy, lambda: self.engine.sample(request)
+        )
+        if not self.engine.facts.counts:
+            self.meter.replies += 1
+            self.meter.tokens += len(done.token_ids)
         if not np.isfinite(done.logprobs).all():
             raise self._broken(ask)
         self._file(ask, sampling.temperature, request.prompt_ids, done.token_ids, done.logprobs)
@@ -252,19 +260,6 @@ class LocalHost:
             unread = np.zeros(len(prompt_ids), np.float32)
             row.sampled_logprobs_T = np.concatenate([unread, logprobs])
         self._buffer[ask.policy][ask.turn] = row
-
-    async def _sample(self, request: Request) -> Generation:
-        remedy = (
-            "lower {host}.max_rows or {host}.context"
-            + f" (now {self.context}), or have fewer agents"
-        )
-        done = await self._answered(
-            f"sampling on {self.device}", remedy, lambda: self.engine.sample(request)
-        )
-        if not self.engine.facts.counts:
-            self.meter.replies += 1
-            self.meter.tokens += len(done.token_ids)
-        return done
 
     async def _answered(self, doing: str, remedy: str, ask: Callable[[], Awaitable[T]]) -> T:
         """What the engine answers; where memory is too small for the rows that it decodes at once,
@@ -486,10 +481,6 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
         ) from error
 
 
-TurnFacts = dict[str, tuple[float, float]]
-"""Turn -> mean advantage and mean KL of its generated tokens."""
-
-
 def expected_ties(rows: Sequence[Row]) -> float:
     """Of how many replies a draw is expected within `TIE` of another token, given the tokens that
     were drawn.
@@ -509,20 +500,16 @@ def expected_ties(rows: Sequence[Row]) -> float:
     return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
 
 
-def turn_facts(rows: Sequence[Row]) -> TurnFacts:
-    """Mean advantage and KL of each turn that was learnt from; advantages that are not finite are
-    left out.
+def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Turn -> mean advantage and mean KL, log(pi / pi_ref), of its generated tokens; the KL is 0
+    without a reference. Turns with advantages that are not finite are left out.
     """
-    facts: TurnFacts = {}
+    facts: dict[str, tuple[float, float]] = {}
     for row in rows:
-        advantages_T = row.advantages_T
-        if advantages_T is not None and np.isfinite(advantages_T).all():
-            facts[row.turn] = float(advantages_T[row.mask_T].mean()), _mean_kl(row)
+        if row.advantages_T is None or not np.isfinite(row.advantages_T).all():
+            continue
+        kl = 0.0
+        if row.ref_logprobs_T is not None:
+            kl = float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+        facts[row.turn] = float(row.advantages_T[row.mask_T].mean()), kl
     return facts
-
-
-def _mean_kl(row: Row) -> float:
-    """Mean of log(pi / pi_ref) over the row's tokens; 0 where no reference was asked for."""
-    if row.ref_logprobs_T is None:
-        return 0.0
-    return float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())

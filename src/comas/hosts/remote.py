@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.engines.batcher import QUIET, quiet
-from comas.hosts.far_end import METER, Out, Piece, State, piece_of, put, records
+from comas.hosts.far_end import METER, Files, Out, State, files_of, pieces, read, write
 from comas.hosts.line import Line
 from comas.types import (
     Account,
@@ -111,7 +111,9 @@ class RemoteHost:
         if out.logged is not None:
             LOG.log(out.logged[0], "host %s: %s", self.name, out.logged[1])
         if out.state is not None:
-            self._take(out.state)
+            self._state = out.state
+            for name, count in zip(METER, out.state.meter or (), strict=False):
+                setattr(self.meter, name, count)
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[int, bool, Any]]] = {}
         for answer in out.answers:
             number, well, value = answer
@@ -144,11 +146,6 @@ class RemoteHost:
                 self._ready.set_result(value)
             else:
                 self._ready.set_exception(value)
-
-    def _take(self, state: State) -> None:
-        self._state = state
-        for name, count in zip(METER, state.meter or (), strict=False):
-            setattr(self.meter, name, count)
 
     def _settle(self, answers: Sequence[tuple[int, bool, Any]]) -> None:
         for number, well, value in answers:
@@ -257,45 +254,36 @@ class RemoteHost:
 
     async def save(self, path: Path) -> None:
         """Write weights, optimizer and counters below `path`, whatever disk that is on."""
-        if await self._shares(path):
+        probe = path / f".{self.name}-{secrets.token_hex(8)}"
+        probe.write_text(probe.name)
+        try:
+            shared = await self._call("has", path.resolve(), files_of(path, [probe.name]))
+        finally:
+            probe.unlink()
+        if shared:
             await self._call("save", path.resolve())
             return
         there: Path = await self._call("begin")
         await self._call("save", there)
-        for name in await self._call("files", there):
-            for number in itertools.count():
-                piece: Piece | None = await self._call("piece", there, name, number)
-                if piece is None:
-                    break
-                await asyncio.to_thread(put, path, piece)
+        files: Files = await self._call("files", there)
+        for name, start in pieces(files):
+            content: bytes = await self._call("read", there / name, start)
+            await asyncio.to_thread(write, path / name, start, content)
         await self._call("drop")
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`: from its own disk only where the same files lie there."""
         names = (f"{self.name}.json", *self.policies)
-        files = await asyncio.to_thread(records, path, names)
-        if await self._call("missing", path.resolve(), files) is None:
+        files = await asyncio.to_thread(files_of, path, names)
+        if await self._call("has", path.resolve(), files):
             await self._call("load", path.resolve())
             return
         there: Path = await self._call("begin")
-        for name in files:
-            for number in itertools.count():
-                piece = await asyncio.to_thread(piece_of, path, name, number)
-                if piece is None:
-                    break
-                await self._call("put", there, piece)
+        for name, start in pieces(files):
+            content = await asyncio.to_thread(read, path / name, start)
+            await self._call("write", there / name, start, content)
         await self._call("load", there)
         await self._call("drop")
-
-    async def _shares(self, folder: Path) -> bool:
-        """Whether the far end sees this folder, by a file that was written just now."""
-        probe = folder / f".{self.name}-{secrets.token_hex(8)}"
-        probe.write_text(probe.name)
-        try:
-            files = records(folder, [probe.name])
-            return await self._call("missing", folder.resolve(), files) is None
-        finally:
-            probe.unlink()
 
     def clock(self) -> Mapping[str, float]:
         """Seconds in which the engine, or the learner, worked, as last told."""

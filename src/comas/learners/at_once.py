@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from comas.learners.gap import corrections_of
 from comas.learners.gradients import apply, gradients
 from comas.learners.learning_batch import LearningBatch
-from comas.learners.old_policy import fits_in_a_pass, measure_gaps, take_own
+from comas.learners.old_policy import corrections_of, fits_in_a_pass, measure_gaps, take_own
 from comas.learners.passes import Owned
 from comas.objective.credit import in_parts
 
@@ -44,7 +43,9 @@ def at_once(batch: LearningBatch) -> bool:
     def prepare(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:
         take_own(chosen, logprobs_BT)
         _credit_own(batch, chosen, parts)
-        _correct_own(batch, chosen)
+        for policy, row in chosen:
+            if policy in weights.corrected:  # expected to have importance weights
+                batch.importance |= corrections_of([(row, row.logprobs_T)], weights.recipe)
 
     expected = weights.corrected & {*batch.policies}
     losses = gradients(batch, batch.owned, prepare)
@@ -81,12 +82,3 @@ def _credit_own(
         rows = batch.rows[policy]
         for place, advantages_T in zip(own_places, parts[policy](own_places), strict=True):
             rows[place].advantages_T = advantages_T
-
-
-def _correct_own(batch: LearningBatch, chosen: Sequence[Owned]) -> None:
-    """Set the importance weights of the rows of a pass, where their policy is expected to have
-    some.
-    """
-    for policy, row in chosen:
-        if policy in batch.weights.corrected:
-            batch.importance |= corrections_of([(row, row.logprobs_T)], batch.weights.recipe)

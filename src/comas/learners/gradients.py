@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from comas.learners.gap import gap_to_engine
 from comas.learners.learning_batch import LearningBatch, Update
+from comas.learners.old_policy import gap_to_engine
 from comas.learners.passes import Owned, pad, passes
 from comas.objective.losses import Batch
 from comas.types import Row
@@ -48,7 +48,10 @@ def gradients(
         weights.backward(chosen, loss_B.sum())
         weights.meter.learnt(len(chosen))
         if unknown:
-            _note_logprobs(unknown, chosen, logprobs_BT)
+            made = logprobs_BT.detach().cpu().numpy()
+            for (policy, row), own_T in zip(chosen, made, strict=True):
+                if policy in unknown:
+                    unknown[policy].append((row, own_T[: len(row.token_ids_T)]))
         for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
             losses[policy] += loss
     for policy, own in unknown.items():
@@ -70,17 +73,6 @@ def _terms(
         return terms_BT
     importance = [batch.importance.get(row.turn, np.ones(len(row.mask_T))) for row in rows]
     return terms_BT * pad(importance, logprobs_BT)
-
-
-def _note_logprobs(
-    unknown: Mapping[str, list[tuple[Row, np.ndarray]]],
-    chosen: Sequence[Owned],
-    logprobs_BT: torch.Tensor,
-) -> None:
-    """Keep the log-probs (T,) of the rows of policies whose gap is not known yet."""
-    for (policy, row), logprobs_T in zip(chosen, logprobs_BT.detach().cpu().numpy(), strict=True):
-        if policy in unknown:
-            unknown[policy].append((row, logprobs_T[: len(row.token_ids_T)]))
 
 
 def apply(batch: LearningBatch, losses: Mapping[str, float]) -> None:

@@ -1,6 +1,8 @@
-"""Log-probs of the old policy and of the reference, and how far the engine was from the former.
+"""Log-probs of the old policy and of the reference; how far the engine that sampled was from the
+former, and the weights that correct it.
 
-Leaves out: passes that make the old log-probs while they learn (`learners.at_once`).
+Leaves out: passes that make the old log-probs while they learn (`learners.at_once`), the forms of
+the correction (`objective.corrections`).
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from comas.learners.gap import gap_to_engine
 from comas.learners.learning_batch import LearningBatch, Weights
 from comas.learners.passes import Owned, passes
+from comas.learners.recipe import Recipe
+from comas.objective import corrections
+from comas.objective.corrections import Correction
+from comas.types import Row
 
 
 def refer(batch: LearningBatch) -> None:
@@ -105,3 +110,44 @@ def measure_gaps(batch: LearningBatch) -> None:
         batch.weights.corrected.discard(policy)
         if importance:
             batch.weights.corrected.add(policy)
+
+
+def gap_to_engine(
+    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """How far the engine's log-probs were from the learner's, and the importance weights that this
+    calls for.
+    """
+    differences = _differences(rows)
+    if not differences:  # all words were given: there is no engine to be measured
+        return {}, {}
+    gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
+    stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
+    if stats["gap_mean"] > recipe.gap_limit:
+        raise RuntimeError(
+            f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per"
+            " token: engine not refreshed"
+        )
+    if stats["gap_mean"] <= recipe.gap_tolerance:
+        return stats, {}
+    return stats, corrections_of(rows, recipe)
+
+
+def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> dict[str, np.ndarray]:
+    """Turn -> importance weights (T,) of rows with the learner's own log-probs; of each row by
+    itself.
+    """
+    correct: Correction = getattr(corrections, recipe.correction)
+    return {
+        row.turn: correct(difference_T, row.mask_T, recipe.gap_clip)
+        for row, difference_T in _differences(rows)
+    }
+
+
+def _differences(rows: Sequence[tuple[Row, np.ndarray]]) -> list[tuple[Row, np.ndarray]]:
+    """Learner's minus engine's log-probs (T,) of the rows that an engine has sampled."""
+    differences: list[tuple[Row, np.ndarray]] = []
+    for row, own_T in rows:
+        if row.sampled_logprobs_T is not None:
+            differences.append((row, own_T - row.sampled_logprobs_T))
+    return differences

@@ -6,13 +6,12 @@ Leaves out: what is done in a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from comas.learners.packs import pack_length, packs_of
-from comas.learners.recipe import Recipe
 from comas.types import Row
 
 SPREAD = 1.25
@@ -56,20 +55,12 @@ def _joins(part: Sequence[int], unit: int, lengths: Sequence[int], tokens_per_pa
     return lengths[unit] <= SPREAD * shortest or len(part) * shortest < FULL
 
 
-class Reader(Protocol):
-    """Who reads rows in passes."""
-
-    recipe: Recipe
-    shares: bool
-    """Whether rows that begin with the same prompt are read behind one copy of it."""
-
-
-def packs_in(reader: Reader, owned: Sequence[Owned]) -> list[list[int]] | None:
-    """The rows of a pass that share a prompt, together; None where none do."""
-    if not reader.shares:
+def packs_in(owned: Sequence[Owned], tokens_per_pass: int, shares: bool) -> list[list[int]] | None:
+    """The rows of a pass that share a prompt, together; None where none do, or none `shares`."""
+    if not shares:
         return None
     policies = [policy for policy, _ in owned]
-    packs = packs_of(policies, [row for _, row in owned], reader.recipe.tokens_per_pass)
+    packs = packs_of(policies, [row for _, row in owned], tokens_per_pass)
     return packs if len(packs) < len(owned) else None
 
 

@@ -29,26 +29,19 @@ def copy_in(model: Any, dtype: torch.dtype) -> Any:
 
 def working_copy(master: Any, dtype: torch.dtype) -> Any:
     """A copy in `dtype` whose gradients are added to those of `master`, one tensor at a time."""
-    made = copy_in(master, dtype)
-    hand_on(master, made)
-    return made
+    working = copy_in(master, dtype)
 
+    def collect(weight: torch.Tensor, got: torch.Tensor) -> None:
+        assert got.grad is not None
+        if weight.grad is None:
+            weight.grad = got.grad.to(weight.dtype)
+        else:
+            weight.grad.add_(got.grad)
+        got.grad = None
 
-def hand_on(master: Any, working: Any) -> None:
-    """From now on each gradient of `working` is added to the master's, and freed, as soon as it is
-    there.
-    """
     for weight, own in zip(master.parameters(), working.parameters(), strict=True):
-        own.register_post_accumulate_grad_hook(lambda got, weight=weight: _collect(weight, got))
-
-
-def _collect(weight: torch.Tensor, got: torch.Tensor) -> None:
-    assert got.grad is not None
-    if weight.grad is None:
-        weight.grad = got.grad.to(weight.dtype)
-    else:
-        weight.grad.add_(got.grad)
-    got.grad = None
+        own.register_post_accumulate_grad_hook(lambda got, weight=weight: collect(weight, got))
+    return working
 
 
 @torch.no_grad()
@@ -64,8 +57,12 @@ def allow_recomputing(model: Any) -> None:
     """
     name = type(model).__name__
     remedy = "set hosts.<name>.checkpointing=false"
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable  # its older name
+    )
     try:
-        switch_on(model)
+        enable({"use_reentrant": False})
     except ValueError as error:
         raise UserMistake(
             f"checkpointing: {name} cannot recompute activations ({error}): {remedy}"
@@ -82,16 +79,6 @@ def allow_recomputing(model: Any) -> None:
             f"checkpointing: {name} gives other probabilities while it trains (dropout in its"
             f" config?): {remedy}"
         )
-
-
-def switch_on(model: Any) -> None:
-    """Mark the layers that `recomputing` is to make twice; ValueError where the family has none."""
-    # its older name
-    enable = (
-        getattr(model, "activation_checkpointing_enable", None)
-        or model.gradient_checkpointing_enable
-    )
-    enable({"use_reentrant": False})
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Training of whole models: every policy has its own weights and its own AdamW.
 
 Weights that are trained, their gradients and moments are those of `models`, in float32; in another
-precision a working copy does the passes. What a step is stands in `update.py`. Leaves out:
-adapters, sharding.
+precision a working copy does the passes. What a step is stands in `step.py`. Leaves out: adapters,
+sharding.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class FullLearner:
         model = self.reference[policy] if reference else self.working[policy]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         with recomputing(model) if again else nullcontext():
-            packs = packs_in(self, owned)
+            packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
             return token_logprobs(model, self._split(model), rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:

@@ -7,13 +7,13 @@ function of the program. Leaves out: paged caches (vLLM has them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
 
-from comas.engines.batcher import Batcher
+from comas.engines.batcher import BatchedEngine
 from comas.engines.hf.lanes import Lanes
 from comas.engines.hf.packed import Packed, can_pack
 from comas.engines.hf.prefill import PREFILL
@@ -40,7 +40,7 @@ places.
 """
 
 
-class HFEngine:
+class HFEngine(BatchedEngine):
     """Samples for one or more policies, whose weights it reads in place."""
 
     def __init__(
@@ -56,6 +56,7 @@ class HFEngine:
         whether rows may enter while others run, where the family's cache allows it; `prefill`:
         padded prompt tokens of a pass.
         """
+        super().__init__(plan.worker)
         self.end_ids = np.array(sorted(plan.end_ids))
         self.pad_id = plan.pad_id
         self.context = plan.context
@@ -64,25 +65,16 @@ class HFEngine:
         self.packed = packed
         self.continuous = continuous
         self.prefill = prefill
-        self.facts = EngineFacts(_exact(models.values()), margin_known=True, counts=True)
         self.models = dict(models)
         self.policies = sorted(models)
         self.versions = dict.fromkeys(self.policies, 0)
         self._decoders: dict[str, Decoder] = {}
         for policy in self.policies:
             self._decoders[policy] = self._decoder_of(models[policy])
-        self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
-
-    async def sample(self, request: Request) -> Generation:
-        """One reply, decoded together with whatever else is asked for at the time."""
-        return await self._batcher(request)
-
-    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
-        """Log-probs of given continuations, computed together with whatever else is weighed at the
-        time.
-        """
-        return await self._weighing(weighing)
+        # what rounds to bfloat16 draws other tokens in another batch
+        dtypes = {decoder.model.dtype for decoder in self._decoders.values()}
+        exact = dtypes <= {torch.float32, torch.float64}
+        self.facts = EngineFacts(exact, margin_known=True, counts=True)
 
     def publish(self, policy: str, weights: Weights, version: int) -> None:
         """Sample from these weights; copies of earlier ones are forgotten."""
@@ -91,15 +83,11 @@ class HFEngine:
         if isinstance(weights, Adapter):
             if policy not in weights.shared.policies:
                 raise StaleWeights(f"policy {policy!r} has no adapter on the base that it shares")
-        else:
-            decoder.forget_copies()  # bases of adapters do not change
+        elif decoder.packed is not None:  # bases of adapters do not change
+            decoder.packed.forget()
         self._decoders[policy] = decoder
         self.models[policy] = weights
         self.versions[policy] = version
-
-    def close(self) -> None:
-        """End the thread, where it is the engine's own."""
-        self._batcher.close()
 
     @torch.no_grad()
     def generate(
@@ -149,14 +137,6 @@ class HFEngine:
         return Decoder(self, weights.model, None)
 
 
-def _exact(models: Iterable[Weights]) -> bool:
-    """Whether all of them are sampled in float32 or better: what rounds to bfloat16 draws other
-    tokens in another batch.
-    """
-    shared = [w.shared.model if isinstance(w, Adapter) else w.model for w in models]
-    return all(model.dtype in (torch.float32, torch.float64) for model in shared)
-
-
 class Decoder:
     """Decodes the requests of all policies on one model."""
 
@@ -172,16 +152,6 @@ class Decoder:
             return self.adapted is weights.shared
         return self.adapted is None and self.model is weights.model
 
-    def forget_copies(self) -> None:
-        """Make copies of weights anew when they are needed next."""
-        if self.packed is not None:
-            self.packed.forget()
-
-    def decode(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        """Generations of these requests, in their order."""
-        with self._ready():
-            return self._decode(requests, wanted)
-
     @contextmanager
     def _ready(self) -> Iterator[None]:
         """Keep adapters and copies of weights ready for many passes."""
@@ -190,29 +160,30 @@ class Decoder:
         with adapters, packed:
             yield
 
-    def _decode(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
-        """At most `max_rows` rows run; when enough of them have ended, the next ones take their
-        places.
+    def decode(self, requests: Sequence[Request], wanted: Callable[[], bool]) -> list[Generation]:
+        """Generations of these requests, in their order. At most `max_rows` rows run; when enough
+        of them have ended, the next ones take their places.
         """
         lanes = self._lanes()
         tape = Tape(requests, self.engine.end_ids, self.engine.meter)
         numbers = self._numbers([request.policy for request in requests])
         queue = _longest_first(requests)
         most = self.engine.max_rows
-        while True:
-            live_B = tape.alive_R[lanes.row_B]
-            living = int(live_B.sum())
-            if self._changes(lanes, living, len(live_B), bool(queue)):
-                free = most - living if lanes.mixes or not living else 0
-                entering = queue[:free]
-                queue = queue[free:]
-                prompts = [(numbers[row], requests[row].prompt_ids) for row in entering]
-                lanes.change(live_B, entering, prompts, tape.draw)
-            else:
-                lanes.make_room(live_B)
-                lanes.drawn_B = tape.draw(lanes.step(), lanes.row_B)
-            if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
-                return tape.generations()
+        with self._ready():
+            while True:
+                live_B = tape.alive_R[lanes.row_B]
+                living = int(live_B.sum())
+                if self._changes(lanes, living, len(live_B), bool(queue)):
+                    free = most - living if lanes.mixes or not living else 0
+                    entering = queue[:free]
+                    queue = queue[free:]
+                    prompts = [(numbers[row], requests[row].prompt_ids) for row in entering]
+                    lanes.change(live_B, entering, prompts, tape.draw)
+                else:
+                    lanes.make_room(live_B)
+                    lanes.drawn_B = tape.draw(lanes.step(), lanes.row_B)
+                if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
+                    return tape.generations()
 
     def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Places of prompts and the logits behind each, at most `max_rows` prompts at once."""

@@ -124,10 +124,23 @@ class Lanes:
         places: Sequence[int],
         draw: Callable[[Tensor, np.ndarray], np.ndarray],
     ) -> tuple[list[Piece], np.ndarray]:
-        """Caches of these prompts, to be placed at `places`, and the first tokens of `rows`."""
+        """Caches of these prompts, of which those that are alike are computed once, to be placed at
+        `places`; and the first tokens of `rows`.
+        """
         pieces: list[Piece] = []
         drawn = np.zeros(len(rows), dtype=np.int64)
-        for part, cache, source, logits in self._begin(prompts) if prompts else []:
+        if not prompts:
+            return pieces, drawn
+        first, of = distinct(prompts)
+        served: list[list[int]] = [[] for _ in first]
+        for prompt, member in enumerate(of):
+            served[member].append(prompt)
+        for members, cache, logits in self._prefilled([prompts[i] for i in first]):
+            part: list[int] = []
+            source: list[int] = []
+            for row, member in enumerate(members):
+                part += served[member]
+                source += [row] * len(served[member])
             drawn[part] = draw(logits[source], rows[part])
             pieces.append(Piece(cache, source, [places[i] for i in part]))
         return pieces, drawn
@@ -157,24 +170,6 @@ class Lanes:
         self.policy_B = self.policy_B[kept]
         self.drawn_B = self.drawn_B[kept]
         self.empty_B = self.empty_B[kept]
-
-    def _begin(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, list[int], Tensor]]:
-        """Per forward pass: which prompts it serves, its cache, the row of the cache for each of
-        them, and its logits.
-        """
-        first, of = distinct(prompts)
-        served: list[list[int]] = [[] for _ in first]
-        for prompt, member in enumerate(of):
-            served[member].append(prompt)
-        found = []
-        for members, cache, logits in self._prefilled([prompts[i] for i in first]):
-            part: list[int] = []
-            source: list[int] = []
-            for row, member in enumerate(members):
-                part += served[member]
-                source += [row] * len(served[member])
-            found.append((part, cache, source, logits))
-        return found
 
     def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, Tensor]]:
         """Per forward pass: which prompts it computes, their cache, logits behind each."""

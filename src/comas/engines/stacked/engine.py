@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from comas.engines.batcher import Batcher
+from comas.engines.batcher import BatchedEngine
 from comas.engines.rows import LEAVE, by_policy, check_choices, check_context, check_policy
 from comas.engines.stacked.llama import StackedLlama, can_stack
 from comas.engines.tape import Tape
@@ -57,7 +57,7 @@ def state_of(policy: str, weights: Weights) -> Mapping[str, torch.Tensor]:
     return weights.model.state_dict()
 
 
-class StackedEngine:
+class StackedEngine(BatchedEngine):
     """Samples for policies whose models are small plain Llamas of one shape; holds a copy of their
     weights.
     """
@@ -70,6 +70,7 @@ class StackedEngine:
                 f"hosts.{plan.host}.engine = 'stacked' is for small plain Llamas of one shape on a"
                 " CPU, in float32: leave it out, or set it to hf"
             )
+        super().__init__(plan.worker)
         self.models = dict(models)
         self.policies = sorted(models)
         self.versions = dict.fromkeys(self.policies, 0)
@@ -81,18 +82,6 @@ class StackedEngine:
         states = [state_of(policy, self.models[policy]) for policy in self.policies]
         first = _model_of(models[self.policies[0]])
         self.stack = StackedLlama(first.config, states, self.context)
-        self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
-
-    async def sample(self, request: Request) -> Generation:
-        """One reply, decoded together with whatever else is asked for at the time."""
-        return await self._batcher(request)
-
-    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
-        """Log-probs of given continuations, computed together with whatever else is weighed at the
-        time.
-        """
-        return await self._weighing(weighing)
 
     @torch.no_grad()
     def publish(self, policy: str, weights: Weights, version: int) -> None:
@@ -105,10 +94,6 @@ class StackedEngine:
         self.stack.put(self.policies.index(policy), state_of(policy, weights))
         self.models[policy] = weights
         self.versions[policy] = version
-
-    def close(self) -> None:
-        """End the thread, where it is the engine's own."""
-        self._batcher.close()
 
     @torch.no_grad()
     def generate(

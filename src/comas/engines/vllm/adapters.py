@@ -14,7 +14,7 @@ import torch
 
 from comas.engines.vllm import proof, worker
 from comas.engines.vllm.folders import Folders, Pairs, Shape
-from comas.engines.vllm.library import Loaded, Vllm
+from comas.engines.vllm.library import Library, Loaded
 from comas.engines.vllm.proof import Probe
 from comas.seams import AdaptedModel, Adapter, StaleWeights, Weights
 from comas.types import UserMistake
@@ -38,7 +38,7 @@ class Adapters:
 
     def __init__(
         self,
-        vllm: Vllm,
+        vllm: Library,
         folders: Folders,
         shared: AdaptedModel,
         policies: Sequence[str],
@@ -78,7 +78,8 @@ class Adapters:
         self.shared = weights.shared
         before = self._serving.get(policy)
         published = before.published + 1 if before else 1
-        adapter = self._write(policy, version)
+        spec = self.shared.specs[policy]
+        adapter = self.folders.write(policy, version, spec, pairs_of(self.shared, policy))
         try:
             self._load(adapter, name)
             self._prove(policy, adapter, name)
@@ -109,11 +110,6 @@ class Adapters:
     def close(self) -> None:
         """Delete all folders."""
         self.folders.close()
-
-    def _write(self, policy: str, version: int) -> Loaded:
-        spec = self.shared.specs[policy]
-        shape = Shape(spec.rank, spec.alpha)
-        return self.folders.write(policy, version, shape, pairs_of(self.shared, policy))
 
     def _drop(self, adapter: Loaded) -> None:
         self.vllm.remove(adapter)

@@ -1,46 +1,112 @@
 """Sampling with vLLM in this process: the adapters of many policies on one base, or one whole
 model.
 
-Leaves out: how weights get into it and are proved (`adapters`, `whole`), several GPUs, servers
-elsewhere.
+Leaves out: how it is started (`start`), how weights get into it and are proved (`adapters`,
+`whole`), several GPUs, servers elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
-from comas.engines.batcher import Batcher
+from comas.engines.batcher import BatchedEngine
 from comas.engines.rows import by_policy, check_choices, check_context, check_policy
-from comas.engines.vllm.adapters import Adapters
-from comas.engines.vllm.library import Ask, Loaded, Reply, Vllm, version
-from comas.engines.vllm.whole import Whole
+from comas.engines.vllm import start
+from comas.engines.vllm.adapters import Adapters, pairs_of
+from comas.engines.vllm.folders import Folders
+from comas.engines.vllm.library import Ask, Library, Loaded, Reply, version
+from comas.engines.vllm.proof import Probe
+from comas.engines.vllm.whole import Whole, is_tied
 from comas.seams import (
+    Adapter,
     EngineFacts,
     EnginePlan,
     Generation,
     Request,
     Weighing,
     Weights,
+    WholeModel,
     always,
 )
+from comas.types import UserMistake
 
 
-class VLLMEngine:
+def build(plan: EnginePlan, models: Mapping[str, Weights]) -> VLLMEngine:
+    """Start vLLM on the weights of a host and prove what it serves; UserMistake where it cannot
+    serve them.
+    """
+    host = f"hosts.{plan.host}"
+    adapted = {id(w.shared): w.shared for w in models.values() if isinstance(w, Adapter)}
+    whole = [w.model for w in models.values() if isinstance(w, WholeModel)]
+    if len(adapted) + len(whole) != 1:
+        raise UserMistake(
+            f"{host}.engine = 'vllm' serves adapters on one base, or one whole model, and"
+            f" {len(models)} policies have {len(whole) + len(adapted)} models: set"
+            f" {host}.learner=adapters, give each policy a host of its own, or set {host}.engine=hf"
+        )
+    shared = next(iter(adapted.values()), None)
+    model: Any = whole[0] if shared is None else shared.model
+    device = model.device.type
+    policies = list(models)
+    arguments: dict[str, Any] = {}
+    if shared is not None:
+        ranks = [shared.specs[policy].rank for policy in policies]
+        modules = [module for policy in policies for module in pairs_of(shared, policy)]
+        arguments = start.adapter_arguments(ranks, modules, host)
+    elif plan.learns and device == "cpu" and is_tied(model):
+        raise UserMistake(
+            f"{host}.engine = 'vllm' cannot take new weights on a CPU of a base whose head is its"
+            f" embedding: it would keep the old head; set {host}.learner=adapters, or"
+            f" {host}.engine=hf"
+        )
+    dtype = start.served_dtype(model)
+    with ExitStack() as undone:
+        folders = Folders()
+        undone.callback(folders.close)
+        folder = start.folder_of(model) or folders.keep(model)
+        vllm = start.start(model, folder, plan, arguments)
+        undone.callback(vllm.close)
+        with start.in_one_line(host):
+            vocabulary = len(model.get_input_embeddings().weight)
+            probe = Probe(vllm, vocabulary, plan.context, dtype)
+            if shared is None:
+                weights = Whole(vllm, policies[0], model, probe)
+            else:
+                weights = Adapters(
+                    vllm, folders, shared, policies, probe, host, prove_every=plan.prove_every
+                )
+        undone.pop_all()
+    if shared is None:  # its folder is read once
+        folders.close()
+    return VLLMEngine(
+        plan,
+        policies,
+        vllm,
+        weights,
+        deterministic=start.deterministic(device, dtype),
+        sleeps=device == "cuda" and plan.learns,
+    )
+
+
+class VLLMEngine(BatchedEngine):
     """Samples for the policies that `weights` serves."""
 
     def __init__(
         self,
         plan: EnginePlan,
         policies: Sequence[str],
-        vllm: Vllm,
+        vllm: Library,
         weights: Adapters | Whole,
         *,
         deterministic: bool,
         sleeps: bool,
     ) -> None:
         """`sleeps`: whether it gives its memory to the learner while that works."""
+        super().__init__(plan.worker)
         self.facts = EngineFacts(deterministic, False, f"vllm {version()}", counts=True)
         self.plan = plan
         self.policies = sorted(policies)
@@ -48,18 +114,6 @@ class VLLMEngine:
         self.weights = weights
         self.sleeps = sleeps
         self._asleep = False
-        self._batcher = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, self._batcher.worker)
-
-    async def sample(self, request: Request) -> Generation:
-        """One reply, decoded together with whatever else is asked for at the time."""
-        return await self._batcher(request)
-
-    async def weigh(self, weighing: Weighing) -> list[np.ndarray]:
-        """Log-probs of given continuations, computed together with whatever else is weighed at the
-        time.
-        """
-        return await self._weighing(weighing)
 
     def generate(
         self, requests: Sequence[Request], wanted: Callable[[], bool] = always
@@ -102,7 +156,7 @@ class VLLMEngine:
 
     def close(self) -> None:
         """End vLLM, delete what it read, end the thread where it is the engine's own."""
-        self._batcher.close()
+        super().close()
         self.vllm.close()
         self.weights.close()
 

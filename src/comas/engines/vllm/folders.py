@@ -23,6 +23,7 @@ from torch import Tensor
 
 from comas.engines.vllm.library import Loaded
 from comas.engines.vllm.worker import PEFT
+from comas.seams import AdapterSpec
 
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """Name of a module -> A (rank, in) and B (out, rank)."""
@@ -30,7 +31,7 @@ Pairs = Mapping[str, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Shape:
-    """What of an adapter is no tensor."""
+    """An `AdapterSpec` of our own, of a trial adapter."""
 
     rank: int
     alpha: float
@@ -43,7 +44,7 @@ class Folders:
         self.root = Path(mkdtemp(prefix="comas-vllm-"))
         self._numbers = count(1)
 
-    def write(self, policy: str, version: int, shape: Shape, pairs: Pairs) -> Loaded:
+    def write(self, policy: str, version: int, shape: AdapterSpec, pairs: Pairs) -> Loaded:
         """A new folder, whole on the disk before it has its name."""
         number = next(self._numbers)
         folder = self.root / f"adapter-{number:08d}"

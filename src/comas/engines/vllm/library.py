@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from comas.seams import always
 
@@ -59,11 +59,13 @@ class Reply:
     """From the start of the batch to its end."""
 
 
-class Vllm(Protocol):
-    """What engines and proofs need of vLLM."""
+class Library:
+    """A started `vllm.LLM`."""
 
-    block: int
-    """Tokens of a block of the prefix cache: what is not full is not cached."""
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+        self.block = int(llm.llm_engine.vllm_config.cache_config.block_size)
+        """Tokens of a block of the prefix cache: what is not full is not cached."""
 
     def run(
         self,
@@ -74,51 +76,6 @@ class Vllm(Protocol):
         """Replies in the order of the asks, and `ended` called with each when it is there; None
         for those that were not ended when `wanted()` turned False.
         """
-        ...
-
-    def add(self, adapter: Loaded) -> None:
-        """Load an adapter from its folder."""
-        ...
-
-    def remove(self, adapter: Loaded) -> None:
-        """Forget an adapter."""
-        ...
-
-    def numbers(self) -> set[int]:
-        """Numbers of the adapters that are loaded."""
-        ...
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the worker (`worker.py`) and return what it returns."""
-        ...
-
-    def sleep(self) -> None:
-        """Give the GPU's memory to others: weights to the CPU, keys and values forgotten."""
-        ...
-
-    def wake(self) -> None:
-        """Take the memory again."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-
-class Library:
-    """A started `vllm.LLM`."""
-
-    def __init__(self, llm: Any) -> None:
-        self.llm = llm
-        self.block = int(llm.llm_engine.vllm_config.cache_config.block_size)
-
-    def run(
-        self,
-        asks: Sequence[Ask],
-        wanted: Callable[[], bool] = always,
-        ended: Callable[[Reply], None] | None = None,
-    ) -> list[Reply | None]:
-        """See `Vllm`."""
         began = time.monotonic()
         engine = self.llm.llm_engine
         queued = self.llm.enqueue(
@@ -144,19 +101,19 @@ class Library:
         return replies
 
     def add(self, adapter: Loaded) -> None:
-        """See `Vllm`."""
+        """Load an adapter from its folder."""
         self.llm.llm_engine.add_lora(_request(adapter))
 
     def remove(self, adapter: Loaded) -> None:
-        """See `Vllm`."""
+        """Forget an adapter."""
         self.llm.llm_engine.remove_lora(adapter.number)
 
     def numbers(self) -> set[int]:
-        """See `Vllm`."""
+        """Numbers of the adapters that are loaded."""
         return set(self.llm.llm_engine.list_loras())
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """See `Vllm`."""
+        """Call a function of the worker (`worker.py`) and return what it returns."""
         return self.llm.collective_rpc(function, args=arguments)[0]
 
     def forget_prefixes(self) -> bool:
@@ -166,15 +123,15 @@ class Library:
         return self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
-        """See `Vllm`."""
+        """Give the GPU's memory to others: weights to the CPU, keys and values forgotten."""
         self.llm.sleep(level=1)  # at level 2 adapters would be lost
 
     def wake(self) -> None:
-        """See `Vllm`."""
+        """Take the memory again."""
         self.llm.wake_up()
 
     def close(self) -> None:
-        """See `Vllm`."""
+        """End it."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
         gc.collect()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from comas.engines.vllm import worker
 from comas.engines.vllm.folders import Pairs
-from comas.engines.vllm.library import Ask, Loaded, Vllm
+from comas.engines.vllm.library import Ask, Library, Loaded
 from comas.seams import AdaptedModel, CausalLM, StaleWeights
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
@@ -72,7 +72,7 @@ class Reading:
 class Probe:
     """Fixed tokens whose log-probs are compared."""
 
-    def __init__(self, vllm: Vllm, vocabulary: int, context: int, dtype: torch.dtype) -> None:
+    def __init__(self, vllm: Library, vocabulary: int, context: int, dtype: torch.dtype) -> None:
         """`dtype` is that of vLLM's model. The prompt fills a block of the prefix cache where the
         context has room for that.
         """
@@ -165,7 +165,7 @@ def added(model: Any, pairs: Pairs) -> Iterator[None]:
 
 
 def check_bound(
-    vllm: Vllm, adapter: Loaded, names: Mapping[str, str], modules: Sequence[str], name: str
+    vllm: Library, adapter: Loaded, names: Mapping[str, str], modules: Sequence[str], name: str
 ) -> None:
     """StaleWeights where vLLM's model has not bound exactly these modules to the adapter; `names`
     says what vLLM calls them.
@@ -183,7 +183,7 @@ def check_bound(
 
 
 def check_tensors(
-    vllm: Vllm, adapter: Loaded, names: Mapping[str, str], pairs: Pairs, name: str
+    vllm: Library, adapter: Loaded, names: Mapping[str, str], pairs: Pairs, name: str
 ) -> None:
     """StaleWeights where a tensor that vLLM's kernels read is not the learner's.
 

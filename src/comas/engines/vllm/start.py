@@ -1,4 +1,4 @@
-"""Starting vLLM: whether it is installed, what it is asked for, its environment, and one line for
+"""Starting vLLM: what it is asked for, its environment, and one line for
 each way in which it does not start.
 
 Leaves out: what is done with it then (`engine`).
@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from comas.engines.vllm.library import Library, version
 from comas.seams import EnginePlan, StaleWeights
 from comas.types import UserMistake
 
-INSTALL = 'pip install "comas[vllm]"'
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks of adapters that vLLM can be started for."""
 ENVIRONMENT = {
@@ -63,15 +61,6 @@ class Cache:
         return min(usable, self.row * self.rows)
 
 
-def check(host: str) -> None:
-    """An error where vLLM is not installed; nothing is imported."""
-    if find_spec("vllm") is None:
-        raise UserMistake(
-            f"{host}.engine = 'vllm' needs vLLM, which is not installed: {INSTALL}, or set"
-            f" {host}.engine=hf"
-        )
-
-
 def rounded_rank(rank: int, host: str) -> int:
     """The largest rank that vLLM is started for."""
     for offered in RANKS:
@@ -106,7 +95,8 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     dtype = served_dtype(model)
     cache = Cache(row_bytes(model.config, plan.context, dtype), plan.max_rows)
     free = _free(device)
-    kept = _weight_bytes(model, dtype) + (WORKSPACE if device == "cuda" else 0)
+    weights = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
+    kept = weights + (WORKSPACE if device == "cuda" else 0)
     arguments: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": None,
@@ -131,7 +121,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(PREFILL, plan.context)
     if device == "cuda":  # what it checks before it starts; the bytes above are what it takes
-        arguments["gpu_memory_utilization"] = 0.9 * free / _total(device)
+        arguments["gpu_memory_utilization"] = 0.9 * free / torch.cuda.mem_get_info(device)[1]
     with _environment(), in_one_line(host):
         from vllm import LLM  # type: ignore[import-not-found]
 
@@ -207,14 +197,6 @@ def _free(device: str) -> int:
     import psutil
 
     return psutil.virtual_memory().available
-
-
-def _total(device: str) -> int:
-    return torch.cuda.mem_get_info(device)[1]
-
-
-def _weight_bytes(model: Any, dtype: torch.dtype) -> int:
-    return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
 
 
 @contextmanager

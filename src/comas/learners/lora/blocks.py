@@ -59,21 +59,17 @@ def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
 
 
 def grouped(x_NI: Tensor, other: Tensor) -> bool:
-    """Whether torch has a grouped product for these."""
-    return x_NI.device == other.device and takes(
-        [max(t.stride()[-2:]) for t in (x_NI, other)], x_NI.dtype, x_NI.device
-    )
-
-
-def takes(widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether torch has a grouped product for rows of so many numbers: not for doubles, which only
-    tests want, nor where rows are not whole 16 bytes.
+    """Whether torch has a grouped product for these: not for doubles, which only tests want, nor
+    where rows are not whole 16 bytes.
 
     On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks
     back in each layer, which waits for the GPU, while a product per block does not; and on
     Blackwell empty blocks come out as anything (pytorch issue 172439).
     """
-    if GROUPED is None or any(n * dtype.itemsize % 16 for n in widths):
+    device = x_NI.device
+    dtype = x_NI.dtype
+    widths = [max(tensor.stride()[-2:]) for tensor in (x_NI, other)]
+    if GROUPED is None or other.device != device or any(n * dtype.itemsize % 16 for n in widths):
         return False
     if device.type == "cuda":
         return dtype == torch.bfloat16 and _hopper(device)

@@ -6,7 +6,8 @@ Leaves out: where adapters lie, and whose rows a batch has (`population`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,45 +15,48 @@ from torch import Tensor
 from comas.learners.lora.blocks import Route, collect, times
 from comas.types import UserMistake
 
-if TYPE_CHECKING:
-    from comas.learners.lora.population import Population
+
+@dataclass
+class Routing:
+    """Whose rows are in the batch under way; all layers of a population share one."""
+
+    route: Route | None = None
+    """None where the model is its base alone."""
+    width: int | None = None
+    """Tokens of a row in the forward pass under way; None where none began in `routed` (activations
+    that are computed again).
+    """
 
 
 class Layer:
     """What is added to the output of one linear layer."""
 
-    def __init__(self, population: Population, name: str, module: Any) -> None:
-        self.population = population
+    def __init__(self, name: str, scales: list[float], zero: Tensor, routing: Routing) -> None:
+        """`scales`: alpha / rank of each policy, 0 where it leaves the layer as it is. `zero` has
+        the dtype of adapters and lies where the layer does.
+        """
         self.name = name
+        self.routing = routing
         self.ordered = False
         """Whether it was seen to get the tokens of a batch one row after the other, so that other
         shapes than (B, T, D) will do.
         """
-        specs = population.specs
-        self.scales = [
-            specs[p].alpha / specs[p].rank if name in population.targets[p] else 0.0
-            for p in population.policies
-        ]
-        one = {s for s in self.scales if s}
-        self.scale: float | Tensor = (
-            one.pop()
-            if len(one) == 1
-            else torch.tensor(
-                self.scales, dtype=population.flat_PN.dtype, device=module.weight.device
-            )
-        )
+        self.scales = scales
+        different = {scale for scale in scales if scale}
+        self.scale: float | Tensor = zero.new_tensor(scales)
+        if len(different) == 1:
+            self.scale = different.pop()
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
-        route = self.population.route
+        route = self.routing.route
         x_BTD = inputs[0]
         if route is None:
             return output_BTO
-        if (x_BTD.dim() != 3 or len(x_BTD) != route.rows) and not self._row_by_row(
-            x_BTD, route.rows, self.population.width
-        ):
+        plain = x_BTD.dim() == 3 and len(x_BTD) == route.rows
+        if not plain and not self._row_by_row(x_BTD, route.rows, self.routing.width):
             raise self.mistake(x_BTD.shape, route.rows)
         if torch.is_grad_enabled() and self.a.requires_grad:
             return Mixed.apply(output_BTO, x_BTD, self.a, self, route)  # type: ignore[return-value]

@@ -3,7 +3,7 @@ same passes.
 
 A policy has its own moments, clipping and learning rate; the reference is the base with adapters
 off, or the adapters at the start of the run where they did not start at zero. What a step is stands
-in `update.py`, the adapters themselves in `population.py`, their files in `peft_folder.py`. Leaves
+in `step.py`, the adapters themselves in `population.py`, their files in `peft_folder.py`. Leaves
 out: sharding, quantised bases.
 """
 
@@ -111,13 +111,14 @@ class AdapterLearner:
         rows = [row for _, row in owned]
         again = self.recipe.checkpointing and torch.is_grad_enabled()
         recomputed = recomputing(model) if again else nullcontext()
-        packs = packs_in(self, owned)
+        packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
         with self.population.routed(self._index(owned, packs), reference), recomputed:
             return token_logprobs(model, self._halves, rows, self.pad_id, packs=packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
         """See `learning_batch.Weights`."""
-        with self.population.routed(self._index(owned, packs_in(self, owned))):
+        packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
+        with self.population.routed(self._index(owned, packs)):
             loss.backward()
 
     def rate(self, policy: str, scale: float) -> None:
@@ -149,7 +150,8 @@ class AdapterLearner:
             state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
             flat: dict[str, torch.Tensor] = {}
             for key in MOMENTS if state else ():
-                for name, tensor in self._named(policy, state[key]).items():
+                named = self.population.tensors(policy, self._as_flat(policy, state[key]))
+                for name, tensor in named.items():
                     flat[f"{name}.{key}"] = tensor.contiguous()
             if state:
                 flat["step"] = state["step"]
@@ -164,7 +166,7 @@ class AdapterLearner:
             for key in MOMENTS if state else ():
                 state[key] = torch.zeros_like(self._rows_N[policy])
                 named = {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}
-                self._put(policy, named, state[key])
+                self.population.fill(policy, named, self._as_flat(policy, state[key]))
             groups = optimizer.state_dict()["param_groups"]
             states = {0: state} if state else {}
             optimizer.load_state_dict({"state": states, "param_groups": groups})
@@ -175,12 +177,6 @@ class AdapterLearner:
         """Numbers of the policies of these rows, or of these packs of them."""
         numbers = [self.population.policies.index(policy) for policy, _ in owned]
         return numbers if packs is None else [numbers[pack[0]] for pack in packs]
-
-    def _named(self, policy: str, row_N: torch.Tensor) -> dict[str, torch.Tensor]:
-        return self.population.tensors(policy, self._as_flat(policy, row_N))
-
-    def _put(self, policy: str, tensors: Mapping[str, torch.Tensor], row_N: torch.Tensor) -> None:
-        self.population.fill(policy, tensors, self._as_flat(policy, row_N))
 
     def _as_flat(self, policy: str, row_N: torch.Tensor) -> torch.Tensor:
         """A row as if it were the row of this policy in a tensor of all; nothing is copied."""

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from comas.learners.lora.blocks import Route
-from comas.learners.lora.layers import Layer
+from comas.learners.lora.layers import Layer, Routing
 from comas.learners.lora.linear import ROWS, linear_layers, row_by_row, sizes, with_change
 from comas.seams import in_float64
 from comas.types import UserMistake
@@ -70,13 +69,12 @@ class Population:
         """The adapters at the start of the run; None where all of them were zero, so that the base
         itself is the start.
         """
-        self.route: Route | None = None
-        self.width: int | None = None
-        """Tokens of a row in the forward pass under way; None where none began in here (activations
-        that are computed again).
-        """
+        self.routing = Routing()
         self._last: tuple[tuple[int, ...], Route] | None = None
-        self.layers = [Layer(self, n, m) for n, m in zip(self.names, modules, strict=True)]
+        self.layers = [
+            Layer(name, self._scales(name), module.weight.new_empty(0, dtype=kind), self.routing)
+            for name, module in zip(self.names, modules, strict=True)
+        ]
         self._use(self.flat_PN)
         for policy in self.policies:
             self._begin(policy, seed)
@@ -99,16 +97,23 @@ class Population:
             return
         if (np.diff(policy_B) < 0).any():
             raise ValueError("rows of a population are sorted by policy")
-        self.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
-        self.width = None
+        self.routing.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
+        self.routing.width = None
         if reference and self.start_PN is not None:
             self._use(self.start_PN)
         try:
             yield
         finally:
-            self.route = None
+            self.routing.route = None
             if reference:
                 self._use(self.flat_PN)
+
+    def _scales(self, name: str) -> list[float]:
+        """alpha / rank of each policy's adapter, 0 where it leaves this module as it is."""
+        return [
+            self.specs[p].alpha / self.specs[p].rank if name in self.targets[p] else 0.0
+            for p in self.policies
+        ]
 
     def _route_of(self, counts_P: np.ndarray) -> Route:
         """Made anew only where the counts are others than the last time: a decoder asks for the
@@ -270,38 +275,26 @@ class Population:
         """Some layers see tokens apart from their rows (experts): found out here, before one
         policy's tokens go to another.
         """
-        # no contents that could be mixed up: shapes are all that is asked for
-        if isinstance(self.flat_PN, FakeTensor):
-            for layer in self.layers:
-                layer.ordered = True
-            ids = torch.ones(len(self.policies), 2, dtype=torch.long, device=self.model.device)
-            with self.routed(range(len(self.policies))):
-                self.model(input_ids=ids, use_cache=False)
-            return
         fine, odd = row_by_row(
             self.model, {layer.name: self.model.get_submodule(layer.name) for layer in self.layers}
         )
         if odd:  # NaNs of the base's own look like tokens of other rows
-            self._check_finite()
+            weights = self.model.named_parameters()
+            broken = [name for name, weight in weights if not bool(weight.isfinite().all())]
+            if broken:
+                raise UserMistake(
+                    f"base {self.model.config.name_or_path!r}: its weights have numbers that are"
+                    f" not finite, in {broken[0]} and {len(broken) - 1} more: take it anew from"
+                    " where it is from"
+                )
         for layer in self.layers:
             layer.ordered = layer.name in fine
             if layer.name in odd:
                 raise layer.mistake(odd[layer.name], ROWS)
 
-    def _check_finite(self) -> None:
-        """An error for a base whose weights are broken."""
-        weights = self.model.named_parameters()
-        broken = [name for name, weight in weights if not bool(weight.isfinite().all())]
-        if broken:
-            raise UserMistake(
-                f"base {self.model.config.name_or_path!r}: its weights have numbers that are not"
-                f" finite, in {broken[0]} and {len(broken) - 1} more: take it anew from where it is"
-                " from"
-            )
-
     def _measure(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
-        if self.route is not None:
-            self.width = inputs[0].shape[-1] if inputs else None
+        if self.routing.route is not None:
+            self.routing.width = inputs[0].shape[-1] if inputs else None
 
 
 def targets_of(model: Any, spec: Spec) -> set[str]:
