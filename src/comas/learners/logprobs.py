@@ -200,17 +200,14 @@ def _pick(
     return logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
 
 
-def positions(model: Any) -> int:
-    """Tokens of the longest row that a model takes; 2048 where its config does not say."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048
-
-
 def few_logits(model: Any, tokens_per_pass: int, most: int) -> bool:
     """Whether all logits of a pass may be made at once.
 
     True for `most` logits or fewer; a pass of one row longer than that counts too.
     """
-    return vocabulary(model) * max(tokens_per_pass, positions(model)) <= most
+    text = model.config.get_text_config()
+    longest = getattr(text, "max_position_embeddings", None) or 2048
+    return vocabulary(model) * max(tokens_per_pass, longest) <= most
 
 
 def vocabulary(model: Any) -> int:

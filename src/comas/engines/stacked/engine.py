@@ -178,9 +178,18 @@ class _Grid:
         return self.tape.generations()
 
     def read_prompts(self) -> torch.Tensor:
-        """Logits behind the prompts, (P, B, V)."""
-        ids_PBT = self._padded()
-        P, B, T = ids_PBT.shape
+        """Logits behind the prompts, (P, B, V), which are padded on the left."""
+        P, B = self.rows_PB.shape
+        T = self.width
+        ids_NT = np.full((P * B, T), self.engine.pad_id)
+        pad_N = np.zeros(P * B, dtype=np.int64)
+        for n, row in enumerate(self.rows_PB.reshape(-1)):
+            if row >= 0:
+                prompt_ids = self.requests[row].prompt_ids
+                pad_N[n] = T - len(prompt_ids)
+                ids_NT[n, pad_N[n] :] = prompt_ids
+        self.pad_N = torch.from_numpy(pad_N)
+        """Tokens of padding of each row."""
         self.stack.start(P, B, self.room)
         positions_NT = (torch.arange(T) - self.pad_N[:, None]).clamp(min=0)
         query = torch.arange(T)[:, None]
@@ -193,19 +202,8 @@ class _Grid:
         self.mask_N11S = _additive(slots, self.stack.dtype)[:, None, None]
         self.positions_N = T - self.pad_N
         self.parts = _parts(self.pad_N)
+        ids_PBT = torch.from_numpy(ids_NT).view(P, B, T)
         return self.stack.forward(ids_PBT, positions_NT.view(P, B, T), 0, mask_N1TT)
-
-    def _padded(self) -> torch.Tensor:
-        """Prompts padded on the left, (P, B, T); sets `pad_N`, the tokens of padding of each."""
-        ids_NT = np.full((self.rows_PB.size, self.width), self.engine.pad_id)
-        pad_N = np.zeros(self.rows_PB.size, dtype=np.int64)
-        for n, row in enumerate(self.rows_PB.reshape(-1)):
-            if row >= 0:
-                prompt_ids = self.requests[row].prompt_ids
-                pad_N[n] = self.width - len(prompt_ids)
-                ids_NT[n, pad_N[n] :] = prompt_ids
-        self.pad_N = torch.from_numpy(pad_N)
-        return torch.from_numpy(ids_NT).view(*self.rows_PB.shape, self.width)
 
     def _shrink(self, live_N: np.ndarray, drawn_N: np.ndarray, used: int) -> np.ndarray:
         """Drop finished rows: the grid becomes as wide as the policy with the most living rows.

@@ -38,16 +38,7 @@ def can_stack(models: list) -> bool:
     first, *others = models
     if sum(p.numel() for p in first.parameters()) > SMALL:
         return False
-    return all(_alike(first, other) for other in others)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether parameters have the same names and shapes, and positions count alike."""
-    return _shapes(one) == _shapes(other) and _counts(one.config) == _counts(other.config)
-
-
-def _shapes(model: Any) -> dict[str, Any]:
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+    return all(_facts(first) == _facts(other) for other in others)
 
 
 def _plain(model: Any) -> bool:
@@ -71,10 +62,12 @@ def _theta(config: Any) -> float:
     return _rope(config).get("rope_theta") or config.rope_theta
 
 
-def _counts(config: Any) -> tuple[Any, ...]:
-    """What the shapes of the weights do not tell."""
+def _facts(model: Any) -> tuple[Any, ...]:
+    """Names and shapes of the weights, and what these do not tell."""
+    config = model.config
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return *heads, config.rms_norm_eps, _theta(config)
+    return shapes, *heads, config.rms_norm_eps, _theta(config)
 
 
 def _rows(state: Mapping[str, torch.Tensor], *layers: str) -> torch.Tensor:
@@ -99,32 +92,23 @@ class StackedLlama:
         self.depth = config.num_hidden_layers
         self.dtype: torch.dtype = states[0]["lm_head.weight"].dtype
         self.vocab, self.size = states[0][EMBEDDING].shape
-        self._allocate(states)
+        policies = len(states)
+        first = self._folded(states[0])
+        self._stacks = [torch.empty(policies, *matrix.shape, dtype=self.dtype) for matrix in first]
+        *of_layers, self.head = self._stacks
+        self.layers = list(zip(*(of_layers[i::4] for i in range(4)), strict=True))
+        """Per layer: q, k and v; attention's output; gate and up; down."""
+        self.embedding = torch.empty(policies * self.vocab, self.size, dtype=self.dtype)
         for policy, state in enumerate(states):
             self.put(policy, state)
         smallest = math.sqrt(config.rms_norm_eps * config.hidden_size)
         self.floor = torch.tensor(smallest, dtype=self.dtype)
-        self.turns = self._rotations(_theta(config), context)
-        self.caches: list[torch.Tensor] = []
-
-    def _allocate(self, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Empty stacks for as many policies as there are states."""
-        policies = len(states)
-        first = self._folded(states[0])
-        stacks = [torch.empty(policies, *matrix.shape, dtype=self.dtype) for matrix in first]
-        self._stacks = stacks
-        self.head = stacks[-1]
-        of_layers = stacks[:-1]
-        self.layers = list(zip(*(of_layers[i::4] for i in range(4)), strict=True))
-        """Per layer: q, k and v; attention's output; gate and up; down."""
-        self.embedding = torch.empty(policies * self.vocab, self.size, dtype=self.dtype)
-
-    def _rotations(self, theta: float, context: int) -> torch.Tensor:
-        """Complex numbers that turn queries and keys, (context, width / 2)."""
         powers = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
-        inverse = 1.0 / theta**powers
+        inverse = 1.0 / _theta(config) ** powers
         angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
-        return torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
+        self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
+        """Complex numbers that turn queries and keys, (context, width / 2)."""
+        self.caches: list[torch.Tensor] = []
 
     def put(self, policy: int, state: Mapping[str, torch.Tensor]) -> None:
         """Copy the weights of one policy into the stacks."""
