@@ -214,11 +214,7 @@ class EnginePlan:
 
 
 class Engine(Protocol):
-    """Samples.
-
-    An engine is a file or folder with `build(plan, models) -> Engine`, where `models` are the
-    weights of each policy.
-    """
+    """Samples; built by an `EngineModule`."""
 
     @property
     def facts(self) -> EngineFacts:
@@ -246,6 +242,20 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give threads and memory back."""
+        ...
+
+
+class EngineModule(Protocol):
+    """A file or folder that defines an engine.
+
+    It may define `check(host)` as well, which raises a UserMistake where the engine cannot run here
+    at all; it is called with `hosts.<name>` before models are loaded.
+    """
+
+    def build(self, plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:
+        """An engine for these policies, from the weights of each; UserMistake where it cannot serve
+        them.
+        """
         ...
 
 

@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any
 
 from comas.engines.chat import Chat
-from comas.engines.module import EngineModule
 from comas.hosts.local_host import LocalHost, in_memory
 from comas.hosts.local_table import MAX_ROWS
 from comas.hosts.local_table import Table as Table
 from comas.hosts.plan import HostPlan
 from comas.machine import in_turn, own_thread, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
-from comas.seams import Adapter, EnginePlan, Learner, WholeModel
+from comas.seams import Adapter, EngineModule, EnginePlan, Learner, WholeModel
 from comas.types import Meter, Method
 
 LOG = logging.getLogger("comas")

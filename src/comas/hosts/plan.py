@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from comas.engines.module import EngineModule
 from comas.hosts.table import HostTable
 from comas.program import Work
+from comas.seams import EngineModule
 from comas.types import Method
 
 T = TypeVar("T", bound=HostTable)

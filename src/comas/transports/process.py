@@ -57,7 +57,7 @@ class ProcessLine:
         ends = (childs_incoming.fileno(), childs_outgoing.fileno())
         # a process group of its own: Ctrl-C is for us, who end it
         self._process = subprocess.Popen(
-            [*command(), *map(str, ends)],
+            [sys.executable, "-m", "comas.transports.process", *map(str, ends)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,11 +128,6 @@ class ProcessLine:
             for line in printed:
                 if text := line.decode("utf-8", "replace").strip():
                     self._words.append(text)
-
-
-def command() -> list[str]:
-    """How a child is started; the numbers of its two pipes follow."""
-    return [sys.executable, "-m", "comas.transports.process"]
 
 
 def environment(call: Call) -> dict[str, str]:

@@ -129,7 +129,6 @@ class Actor:
         self._some = asyncio.Event()
         self._early: dict[int, bytes] = {}
         self._next = 0
-        self._built = asyncio.Event()
 
     async def begin(self, shipment: bytes) -> None:
         """Build the host, in a thread: signs of life go on meanwhile."""
