@@ -26,6 +26,10 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
+    def within(self, least: float, most: float) -> Interval:
+        """The part of it that the quantity can have."""
+        return self._replace(low=max(least, self.low), high=min(most, self.high))
+
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Student's t interval of the mean of independent values (cluster means, seeds); infinite for
@@ -77,7 +81,7 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
             return wilson(int(sum(per_question)), len(per_question))
         return _unanimous(per_question[0], len(per_question), 0.95, lowest=0.0)
     found = mean_interval(per_question)
-    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+    return found.within(0.0, 1.0)
 
 
 def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
@@ -89,7 +93,7 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
     if len(set(differences)) == 1:
         return _unanimous(differences[0], len(differences), level)
     found = mean_interval(differences, level)
-    return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high), found.n)
+    return found.within(-1.0, 1.0)
 
 
 def pass_at(n: int, right: int, k: int) -> float:

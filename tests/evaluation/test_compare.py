@@ -463,14 +463,16 @@ def test_costs_are_told_apart_by_agent_role_and_round() -> None:
 def test_against_whom_cells_are_compared() -> None:
     cells = [cell(list("rwrw"), s, setup=w) for s in "ABC" for w in ("single", "vote")]
     systems = [
-        (d.first.system, d.second.system, d.second.setup) for d in report.between_systems(cells)
+        (d.first.system, d.second.system, d.second.setup)
+        for d in report.against_first("system", cells)
     ]
     assert systems == [("A", s, w) for w in ("single", "vote") for s in "BC"]
     setups = [
-        (d.first.setup, d.second.system, d.second.setup) for d in report.between_setups(cells)
+        (d.first.setup, d.second.system, d.second.setup)
+        for d in report.against_first("setup", cells)
     ]
     assert setups == [("single", s, "vote") for s in "ABC"]
-    assert report.between_systems([]) == []
+    assert report.against_first("system", []) == []
 
 
 def test_equal_tokens_buy_votes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.report import payoff_notes, payoff_of, payoff_record
+from comas.evaluation.report import payoff_note, payoff_of
 
 
 def record(question: str, answer: str | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def test_payoffs_are_clustered_by_question() -> None:
     assert found["mean"] == pytest.approx(1 / 3), "a, b and c weigh the same"
     assert found["low"] < found["mean"] < found["high"]
     assert (found["won"], found["drawn"], found["lost"]) == (2, 1, 1)
-    (note,) = payoff_notes([records], "here")
+    note = payoff_note(found, "here")
     assert note.startswith("here: mean payoff +0.333 [")
     assert note.endswith("per game: 2 won, 1 drawn, 1 lost")
 
@@ -35,16 +35,18 @@ def test_one_game_has_no_interval() -> None:
     found = payoff_of([[record("a", "lost -1")]])
     assert found is not None
     assert (found["mean"], found["low"], found["high"]) == (-1.0, None, None)
-    assert list(payoff_notes([[record("a", "lost -1")]], "here")) == [
+    assert payoff_note(found, "here") == (
         "here: mean payoff -1.000 per game: 0 won, 0 drawn, 1 lost"
-    ]
+    )
 
 
 def test_games_that_all_end_alike_tell_no_spread() -> None:
     records = [record(name, "lost -1") for name in "abc"]
-    assert list(payoff_notes([records], "here")) == [
+    found = payoff_of([records])
+    assert found is not None
+    assert payoff_note(found, "here") == (
         "here: mean payoff -1.000 per game: 0 won, 0 drawn, 3 lost"
-    ]
+    )
 
 
 def test_several_runs_are_a_level_of_their_own() -> None:
@@ -70,5 +72,4 @@ def test_runs_without_two_questions_or_a_spread_say_nothing(answers: list[str | 
 
 def test_answers_to_questions_are_no_games() -> None:
     records = [record("a", "42"), record("b", "I won 3"), record("c", None)]
-    assert payoff_record([records]) == {}
-    assert not list(payoff_notes([records], "here"))
+    assert payoff_of([records]) is None

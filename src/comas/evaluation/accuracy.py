@@ -119,15 +119,7 @@ def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be
     judged is left out.
     """
-    verdicts: dict[str, list[bool]] = {}
-    for answer in answers:
-        if answer["verdict"] != "failed":
-            verdicts.setdefault(answer["agent"], []).append(answer["verdict"] == "right")
-    return {agent: _mean(verdicts[agent]) for agent in sorted(verdicts)}
-
-
-def _mean(right: Sequence[bool]) -> float:
-    return sum(right) / len(right)
+    return dict(sorted(_shares("agent", answers).items()))
 
 
 def paired_gain(
@@ -136,29 +128,25 @@ def paired_gain(
     """Mean over questions of the change in the agents' share of right answers, from recorded
     answers of the same questions.
     """
-    differences = _differences(before, after)
+    shares_before, shares_after = by_question(before), by_question(after)
+    both = sorted(shares_before.keys() & shares_after.keys())
+    differences = [shares_after[question] - shares_before[question] for question in both]
     return gain_interval(differences) if differences else None
-
-
-def _differences(
-    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
-) -> list[float]:
-    """Second minus first, per question that both were judged on."""
-    one = by_question(first)
-    other = by_question(second)
-    both = sorted(one.keys() & other.keys())
-    return [other[question] - one[question] for question in both]
 
 
 def by_question(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Question -> share of right answers, from recorded ones, without those that could not be
     judged.
     """
+    return _shares("question", answers)
+
+
+def _shares(key: str, answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":
-            verdicts.setdefault(answer["question"], []).append(answer["verdict"] == "right")
-    return {question: _mean(right) for question, right in verdicts.items()}
+            verdicts.setdefault(answer[key], []).append(answer["verdict"] == "right")
+    return {name: sum(right) / len(right) for name, right in verdicts.items()}
 
 
 def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answer]:

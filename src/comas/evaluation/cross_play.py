@@ -93,12 +93,11 @@ def joined(rows: Team, columns: Team) -> Team:
 
 def judging(task: Task) -> Task:
     """The task with answers that are payoffs, and in which held-out questions may be posed."""
-    return replace(task, verify=_known, pose=task.pose_held_out or task.pose)
 
+    def verify(question: Question, text: str) -> Verdict:
+        return "right"  # a payoff is there, neither right nor wrong
 
-def _known(question: Question, text: str) -> Verdict:
-    """A payoff is neither right nor wrong: it is there."""
-    return "right"
+    return replace(task, verify=verify, pose=task.pose_held_out or task.pose)
 
 
 async def payoffs(
@@ -136,22 +135,19 @@ class Matrix:
 
     def row(self, row: int) -> Interval:
         """The same against all columns: the mean of the row's cells."""
-        return seeds_interval(_means(self.values[row]))
+        return _mean_of(self.values[row])
 
     def column(self, column: int) -> Interval:
         """What all rows come to against a column: the mean of the column's cells."""
-        cells = [row[column] for row in self.values]
-        return seeds_interval(_means(cells))
+        return _mean_of([row[column] for row in self.values])
 
     def whole(self) -> Interval:
         """The mean of all cells."""
-        rows = [_means(row) for row in self.values]
-        return seeds_interval(_means(rows))
+        return _mean_of([_means(row) for row in self.values])
 
     def own(self) -> Interval:
         """The mean of the diagonal: each against itself."""
-        diagonal = [row[place] for place, row in enumerate(self.values)]
-        return seeds_interval(_means(diagonal))
+        return _mean_of([row[place] for place, row in enumerate(self.values)])
 
     def progress(self) -> tuple[Interval, Interval]:
         """What the last row gains over the first, against the first column; and what the first row
@@ -217,9 +213,13 @@ def matrix(
     return Matrix(names, values)
 
 
-def _means(columns: Sequence[Sequence[float]]) -> list[float]:
-    """Per question the mean over what was found."""
-    return [math.fsum(each) / len(columns) for each in zip(*columns, strict=True)]
+def _means(cells: Sequence[Sequence[float]]) -> list[float]:
+    """Per question the mean over cells."""
+    return [math.fsum(payoffs) / len(cells) for payoffs in zip(*cells, strict=True)]
+
+
+def _mean_of(cells: Sequence[Sequence[float]]) -> Interval:
+    return seeds_interval(_means(cells))
 
 
 def _minus(one: Sequence[float], other: Sequence[float]) -> list[float]:

@@ -91,11 +91,9 @@ class Round:
 
     def to_play(self) -> list[Game]:
         """List the games that were not played, or that a machine failed."""
-        return [game for game in self.games() if not self._is_played(game.episode.id)]
-
-    def _is_played(self, game: str) -> bool:
-        record = self.log.found.get(game)
-        return record is not None and record["error"] is None
+        records = self.log.found
+        played = {game for game, record in records.items() if record["error"] is None}
+        return [game for game in self.games() if game.episode.id not in played]
 
     def to_judge(self) -> list[dict[str, Any]]:
         """List the records of games whose checker broke down."""
@@ -150,7 +148,7 @@ class OpenRound:
 
     async def judge(self, episode: Episode, who: str, turns: Sequence[Any]) -> None:
         """Ask the verifier, in a thread: it may wait for a process of its own."""
-        verdict = "failed" if episode.error else "wrong"
+        verdict = "failed"
         besides: dict[str, Any] = {}
         if not episode.error:
             loop = asyncio.get_running_loop()
@@ -295,14 +293,12 @@ def _quoting(task: Task, question: Question, turns: Sequence[TurnRecord]) -> int
     def quotes(turn: TurnRecord) -> bool:
         own = [text for agent, text in told if agent == turn["agent"]]
         others = [text for agent, text in told if agent != turn["agent"]]
-        return any(text in turn["prompt"] and not _within(text, own) for text in others)
+        return any(
+            text in turn["prompt"] and not any(text in mine and text != mine for mine in own)
+            for text in others
+        )
 
     return sum(map(quotes, later))
-
-
-def _within(text: str, others: Sequence[str]) -> bool:
-    """Whether a text is a part of one of the others, and shorter."""
-    return any(text in other and text != other for other in others)
 
 
 def _read_already(turns: Sequence[TurnRecord]) -> dict[str, str | None]:
@@ -326,12 +322,19 @@ def _numbered(
     """Name -> a number for what the text says, the same for equal answers; None for unreadable
     ones. Texts whose answer is `known` are not read again.
     """
+
+    def read(text: str) -> str | None:
+        """The canonical answer in a text, or its ballot."""
+        with own_file(task.extract, f"task {task.name}: extract"):
+            said = task.extract(question, text)
+        return said if said is None or task.ballot is None else task.ballot(question, said)
+
     answers: list[str] = []
     numbers: dict[str, int | None] = {}
     for name, text in texts.items():
         said = None
         if text is not None:
-            said = known[text] if text in known else _read(task, question, text)
+            said = known[text] if text in known else read(text)
         if said is None:
             numbers[name] = None
             continue
@@ -340,12 +343,3 @@ def _numbered(
             answers.append(said)
         numbers[name] = equal[0] if equal else len(answers) - 1
     return numbers
-
-
-def _read(task: Task, question: Question, text: str) -> str | None:
-    """The canonical answer in a text, or its ballot."""
-    with own_file(task.extract, f"task {task.name}: extract"):
-        said = task.extract(question, text)
-    if said is None or task.ballot is None:
-        return said
-    return task.ballot(question, said)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from comas.game.cost import cost
 from comas.game.dialogue import failing
@@ -84,8 +84,18 @@ class Cell:
         return len(self.runs) == 1 and len(agents) == 1
 
     def shares(self) -> list[dict[str, float]]:
-        """Per run: question -> share of right answers among those that were judged."""
-        return [_shares(run) for run in self.runs]
+        """Per run: question -> share of right answers among those that were judged, in the order
+        of ids.
+        """
+        shares: list[dict[str, float]] = []
+        for run in self.runs:
+            right: dict[str, list[float]] = {}
+            for record in run:
+                if record["verdict"] != "failed":
+                    is_right = float(record["verdict"] == "right")
+                    right.setdefault(record["question"], []).append(is_right)
+            shares.append({question: _mean(right[question]) for question in sorted(right)})
+        return shares
 
     def tokens_per_question(self) -> float:
         """Generated tokens per question and answer: what one more answer of this kind costs."""
@@ -118,16 +128,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _shares(records: Sequence[Record]) -> dict[str, float]:
-    """Question -> share of right answers among those that were judged, in the order of ids."""
-    verdicts: dict[str, list[float]] = {}
-    for record in records:
-        if record["verdict"] != "failed":
-            is_right = float(record["verdict"] == "right")
-            verdicts.setdefault(record["question"], []).append(is_right)
-    return {question: _mean(verdicts[question]) for question in sorted(verdicts)}
-
-
 def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
     """Run by question, over the questions that all runs were judged on, in a fixed order."""
     common = sorted(set.intersection(*(set(s) for s in shares))) if shares else []
@@ -152,7 +152,7 @@ def accuracy(cell: Cell) -> Interval | None:
     if len(first) == 1:
         return Interval(_mean([run[0] for run in values]), 0.0, 1.0, 1)
     interval, _ = two_level(values)
-    return interval._replace(low=max(0.0, interval.low), high=min(1.0, interval.high))
+    return interval.within(0.0, 1.0)
 
 
 def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
@@ -160,7 +160,9 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     completeness. `others` are the systems that its label has to be told from.
     """
     records = cell.records
+    verdicts = Counter(record["verdict"] for record in records)
     interval = accuracy(cell)
+    payoff = payoff_of(cell.runs)
     lost = lost_replies(cell).values()
     turns = [turn for record in records for turn in record["turns"]]
     return {
@@ -172,11 +174,13 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "runs": len(cell.runs),
         "n": len({record["question"] for record in records}),
         "judged": interval.n if interval else 0,
-        **_verdicts(records),
+        **{verdict: verdicts[verdict] for verdict in ("right", "wrong", "failed")},
         "cut": sum(row["cut"] for row in lost),
         "unreadable": sum(row["unreadable"] for row in lost),
         "machine_failed": sum(record["error"] is not None for record in records),
-        **_accuracies(interval),
+        "accuracy": interval.mean if interval else None,
+        "low": finite(interval.low) if interval else None,
+        "high": finite(interval.high) if interval else None,
         "bounds": [_bound(cell, verdict) for verdict in ("wrong", "right")],
         "complete": sum(record["error"] is None for record in records)
         / max(1, cell.planned * len(cell.runs)),
@@ -185,22 +189,16 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "seconds": round(cell.seconds, 3),
         "peak_bytes": cell.peak_bytes,
         "cost": cost(turns),
-        **payoff_record(cell.runs),
-        "failures": [_failure(record) for record in _failed(cell)],
+        **({} if payoff is None else {"payoff": payoff}),
+        "failures": [
+            {key: record[key] for key in ("question", "agent", "answer", "error")}
+            for record in _failed(cell)
+        ],
     }
-
-
-def _verdicts(records: Sequence[Record]) -> dict[str, int]:
-    counts = Counter(record["verdict"] for record in records)
-    return {verdict: counts[verdict] for verdict in ("right", "wrong", "failed")}
 
 
 def _failed(cell: Cell) -> list[Record]:
     return [record for record in cell.records if record["verdict"] == "failed"]
-
-
-def _failure(record: Record) -> dict[str, Any]:
-    return {key: record[key] for key in ("question", "agent", "answer", "error")}
 
 
 def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
@@ -246,12 +244,6 @@ def _bound(cell: Cell, verdict: str) -> float | None:
     return interval.mean if interval else None
 
 
-def _accuracies(found: Interval | None) -> dict[str, float | None]:
-    if found is None:
-        return {"accuracy": None, "low": None, "high": None}
-    return {"accuracy": found.mean, "low": finite(found.low), "high": finite(found.high)}
-
-
 @dataclass(frozen=True)
 class Difference:
     """How much better the second of two cells is on the same questions."""
@@ -276,11 +268,15 @@ class Difference:
         """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
         interval = self.interval
         sides = (self.first, self.second)
+        first, second = (
+            {"system": cell.system, "label": label(cell.system, others), "setup": cell.setup}
+            for cell in sides
+        )
         return {
             "task": self.first.task,
             "setup": self.second.setup,
-            "first": _side(self.first, others),
-            "second": _side(self.second, others),
+            "first": first,
+            "second": second,
             "n": interval.n,
             "difference": interval.mean,
             "low": finite(interval.low),
@@ -291,10 +287,6 @@ class Difference:
             "verdict": self.verdict,
             "tokens": [round(cell.tokens_per_question(), 1) for cell in sides],
         }
-
-
-def _side(cell: Cell, others: Sequence[str]) -> dict[str, str]:
-    return {"system": cell.system, "label": label(cell.system, others), "setup": cell.setup}
 
 
 def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
@@ -310,11 +302,11 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
         gaps_by_run = [_gaps(*rows) for rows in zip(one, other, strict=True)]
         interval, p = two_level(gaps_by_run)
         test = "t over runs and questions, paired"
-        return Difference(first, second, _possible(interval), p, test, p)
+        return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
     if len(values) > 2:
         interval, p = two_level_difference(one, other)
         test = "t over runs and questions"
-        return Difference(first, second, _possible(interval), p, test, p)
+        return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
     gaps = _gaps(one[0], other[0])
     interval = paired_bootstrap(gaps, seed)
     if first.single and second.single:
@@ -329,11 +321,6 @@ def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [b - a for a, b in zip(first, second, strict=True)]
 
 
-def _possible(difference: Interval) -> Interval:
-    """The part of an interval that a difference of two accuracies can have."""
-    return difference._replace(low=max(-1.0, difference.low), high=min(1.0, difference.high))
-
-
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:
     """Those that could be made, with p values corrected as one family (Holm)."""
     differences = [each for each in found if each is not None]
@@ -343,18 +330,10 @@ def corrected(found: Sequence[Difference | None]) -> list[Difference]:
     ]
 
 
-def between_systems(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
-    """Every other system against the first one, in each task and setup."""
-    return _against_first("system", cells, seed)
-
-
-def between_setups(cells: Sequence[Cell], seed: int = 0) -> list[Difference]:
-    """Every other setup against the first one, in each system and task."""
-    return _against_first("setup", cells, seed)
-
-
-def _against_first(part: str, cells: Sequence[Cell], seed: int) -> list[Difference]:
-    """Compare cells whose keys differ in this part only, with those of the first cell's part."""
+def against_first(
+    part: Literal["system", "setup"], cells: Sequence[Cell], seed: int = 0
+) -> list[Difference]:
+    """Every other system (or setup) against the first one, where all else is alike."""
     found: list[Difference | None] = []
     for one, other in itertools.product(cells, cells):
         first = getattr(cells[0].key, part)
@@ -379,7 +358,8 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     found = [_bases_note(cell) for cell in systems if len(cell.runs) > 1]
     for cell in cells:
         found += _lost_notes(cell)
-        found += payoff_notes(cell.runs, _where(cell))
+        if (payoff := payoff_of(cell.runs)) is not None:
+            found.append(payoff_note(payoff, _where(cell)))
         found += failure_notes(cell.records, _where(cell))
         if _failed(cell):
             found.append(_failure_note(cell))
@@ -445,53 +425,37 @@ def payoff_of(runs: Sequence[Sequence[Record]]) -> dict[str, Any] | None:
         found, _ = two_level(values)
     else:  # payoffs have no bounds: without a spread nothing is known
         found = Interval(_mean(everything), -math.inf, math.inf, len(values[0]))
-    interval = {"mean": found.mean, "low": finite(found.low), "high": finite(found.high)}
     counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
-    return interval | counts
+    return {"mean": found.mean, "low": finite(found.low), "high": finite(found.high), **counts}
 
 
-def payoff_record(runs: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """The same under the key `payoff`; nothing where there are no games."""
-    found = payoff_of(runs)
-    return {} if found is None else {"payoff": found}
-
-
-def payoff_notes(runs: Sequence[Sequence[Record]], where: str) -> Iterator[str]:
-    """The same in words, of the cell `where`; none where there are no games."""
-    found = payoff_of(runs)
-    if found is None:
-        return
-    counts = ", ".join(f"{found[word]} {word}" for word in ("won", "drawn", "lost"))
+def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
+    """The same in words, of the cell `where`."""
+    counts = ", ".join(f"{payoff[word]} {word}" for word in ("won", "drawn", "lost"))
     between = ""
-    if found["low"] is not None and found["high"] is not None:
-        between = f" [{found['low']:+.3f}, {found['high']:+.3f}]"
-    yield f"{where}: mean payoff {found['mean']:+.3f}{between} per game: {counts}"
-
-
-Info = Mapping[str, Any]
-"""What a game noted of a turn."""
+    if payoff["low"] is not None and payoff["high"] is not None:
+        between = f" [{payoff['low']:+.3f}, {payoff['high']:+.3f}]"
+    return f"{where}: mean payoff {payoff['mean']:+.3f}{between} per game: {counts}"
 
 
 def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:
     """A note for each tool most of whose calls failed, and one on games without end, of the cell
     `where`.
     """
-    facts = [info for record in records for info in _infos(record)]
-    for tool in failing(info["call"] for info in facts if "call" in info):
+    facts = [_infos(record) for record in records]
+    for tool in failing(info["call"] for of_game in facts for info in of_game if "call" in info):
         yield f"{where}: {tool.text}"
-    is_game = any("seat" in info for info in facts)
-    endless = sum(_unended(record) for record in records)
+    is_game = any("seat" in info for of_game in facts for info in of_game)
+    endless = 0
+    for record, of_game in zip(records, facts, strict=True):
+        # where the agent was never asked, nothing else has no answer
+        silent = not of_game and record["answer"] is None and not record["error"]
+        endless += silent or any(info.get("unended") for info in of_game)
     if is_game and endless:
         count = f"{endless} of {len(records)} games were given up after {LONGEST} moves"
         yield f"{where}: {count}: nobody has won them"
 
 
-def _unended(record: Mapping[str, Any]) -> bool:
-    """Whether a game was given up; where the agent was never asked, nothing else has no answer."""
-    facts = _infos(record)
-    silent = not facts and record["answer"] is None and not record["error"]
-    return silent or any(info.get("unended") for info in facts)
-
-
-def _infos(record: Mapping[str, Any]) -> list[Info]:
+def _infos(record: Record) -> list[Mapping[str, Any]]:
+    """What the game noted of each turn."""
     return [turn.get("info") or {} for turn in record["turns"]]

@@ -68,15 +68,16 @@ class Trained(NamedTuple):
         pairs = dataclasses.asdict(self.overlap) if self.overlap else unknown
         return {"run": self.run, "task": self.task, **pairs}
 
-    def warnings(self) -> Iterator[str]:
+    def warning(self) -> str | None:
         """What a reader has to know of it."""
         if self.overlap is None:
-            yield (
+            return (
                 f"{self.run}: its training questions cannot be read here: whether {self.task} was"
                 " among them is not known"
             )
-        elif self.overlap.exact or self.overlap.near:
-            yield f"{self.run}, {self.task}: {self.overlap}"
+        if self.overlap.exact or self.overlap.near:
+            return f"{self.run}, {self.task}: {self.overlap}"
+        return None
 
 
 class Exam:
@@ -168,8 +169,9 @@ class Exam:
         """
         systems = self.plan.systems
         seed = self.plan.seed
-        votes = [vote for vote, _ in matched]
-        everything = list({cell.key: cell for cell in [*cells, *votes]}.values())
+        everything = {cell.key: cell for cell in cells}
+        everything |= {vote.key: vote for vote, _ in matched}
+        every_cell = list(everything.values())
         equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
 
         def records(differences: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -177,17 +179,17 @@ class Exam:
 
         # first of runs of which it is not known what they were trained on
         trained = sorted(self._trained, key=lambda each: each.overlap is not None)
-        warnings = [warning for each in trained for warning in each.warnings()]
+        warnings = [warning for each in trained if (warning := each.warning())]
         return {
             "folder": str(self.folder),
-            "cells": [report.cell_record(cell, systems) for cell in everything],
-            "systems": records(report.between_systems(cells, seed)),
-            "setups": records(report.between_setups(cells, seed)),
+            "cells": [report.cell_record(cell, systems) for cell in every_cell],
+            "systems": records(report.against_first("system", cells, seed)),
+            "setups": records(report.against_first("setup", cells, seed)),
             "equal_tokens": records(equal),
-            "teamwork": teamwork(everything, systems),
+            "teamwork": teamwork(every_cell, systems),
             "api": spending.records(self._accounts),
             "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
-            "notes": [*report.notes(everything), *warnings, *dict.fromkeys(self._notes)],
+            "notes": [*report.notes(every_cell), *warnings, *dict.fromkeys(self._notes)],
             "overlap": [each.record() for each in self._trained],
         }
 
@@ -249,13 +251,16 @@ class Exam:
         spec.check_hosts(self.plan.pairs, teams)
         for file, digest in spec.contents(self.plan, teams).items():
             self._folder.check_unchanged(file, digest)
-        ways_of = {run: self._ways(team) for run, team in outlines.items()}
-        for run, team in outlines.items():
-            methods = [way.method for way in ways_of[run]]
-            check_roles(team.config, team.method, team.task, methods)
-        self._load_questions(teams)
-        chosen = [(team, way) for run, team in outlines.items() for way in ways_of[run]]
-        for task, _ in self._asked:
+        chosen: list[tuple[Team, Way]] = []
+        for team in teams:
+            of_team = [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
+            check_roles(team.config, team.method, team.task, [way.method for way in of_team])
+            chosen += [(team, way) for way in of_team]
+        self._asked, self._notes = load_questions(self.plan, teams)
+        self._asking = asking_of(teams[0].config)
+        for task, questions in self._asked:
+            digest = fingerprints.of_questions(questions)
+            self._folder.check_unchanged(f"questions of {task.name}", digest)
             for _, way in chosen:
                 ways.check_playable(way, task)
         ways.check_tools(self.plan.pairs, [way for _, way in chosen], self.plan.crosses)
@@ -276,17 +281,6 @@ class Exam:
     def _methods(self) -> list[Method]:
         """The methods of the systems."""
         return [resolved.method for resolved in self._resolved.values()]
-
-    def _load_questions(self, teams: Sequence[Team]) -> None:
-        self._asked, self._notes = load_questions(self.plan, teams)
-        self._asking = asking_of(teams[0].config)
-        for task, questions in self._asked:
-            digest = fingerprints.of_questions(questions)
-            self._folder.check_unchanged(f"questions of {task.name}", digest)
-
-    def _ways(self, team: Team) -> list[Way]:
-        """How this team answers in each setup."""
-        return [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
 
     def _plan_games(self, games: int, hook: Hook) -> None:
         self._planned += games
@@ -324,7 +318,7 @@ class Exam:
             try:
                 self._check_weights(run, team)
                 if only is None:
-                    self._trained += self._trained_on_asked(run, team)
+                    self._trained += self._overlaps(run, team)
                 setups = self.plan.ways if only is None else [only.setup]
                 for each in self._rounds(system, run, team, setups):
                     if only is None or each.key == only:
@@ -334,7 +328,7 @@ class Exam:
                 team.close()
         return [_cell_of(key, played) for key, played in rounds.items()]
 
-    def _trained_on_asked(self, run: str, team: Team) -> Iterator[Trained]:
+    def _overlaps(self, run: str, team: Team) -> list[Trained]:
         """Which of the questions that are asked a run was trained on, per task. Of a game what is
         held out is the opponent: its splits begin in the same positions.
         """
@@ -342,8 +336,7 @@ class Exam:
         names = [self.plan.places.get(run, run)]
         if run in self.plan.teams:
             names = team.resolved.base_names()
-        for task, overlap in overlaps(names, asked):
-            yield Trained(run, task, overlap)
+        return [Trained(run, task, overlap) for task, overlap in overlaps(names, asked)]
 
     def _runs(self) -> list[tuple[str, str]]:
         """List (system, run) of all runs and models."""
@@ -478,23 +471,21 @@ class Exam:
         """
         played = {cell.key: cell for cell in cells}
         matched: list[tuple[Cell, Cell]] = []
-        for compared in report.between_systems(cells) + report.between_setups(cells):
-            pair = (compared.first, compared.second)
+        compared = report.against_first("system", cells) + report.against_first("setup", cells)
+        for difference in compared:
+            pair = (difference.first, difference.second)
             cheap, dear = sorted(pair, key=Cell.tokens_per_question)
             votes = report.votes_for(cheap, dear)
             if not votes or cheap.setup != "single" or dear.setup.startswith("vote"):
                 continue
             key = cheap.key._replace(setup=f"vote:votes={votes}")
-            vote = played.get(key) or await self._play_vote(key, cheap, hook)
+            vote = played.get(key)
+            if vote is None:
+                questions = [asked for task, asked in self._asked if task.name == cheap.task]
+                self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
+                (vote,) = await self._play_all(hook, only=key)
             matched.append((vote, dear))
         return matched
-
-    async def _play_vote(self, key: Key, cheap: Cell, hook: Hook) -> Cell:
-        """Play the cell of a vote, by the runs of the cell that costs less."""
-        questions = [asked for task, asked in self._asked if task.name == cheap.task]
-        self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
-        (vote,) = await self._play_all(hook, only=key)
-        return vote
 
 
 async def _beat(hook: Hook, hosts: Mapping[str, Host]) -> None:

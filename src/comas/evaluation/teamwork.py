@@ -28,8 +28,9 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -47,6 +48,9 @@ from comas.stats import (
     share_ratio_interval,
 )
 
+Figures = dict[str, Interval]
+"""Name of a figure -> its mean and interval; what there are no data for is absent."""
+
 
 def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A record, as JSON, for each team's cell that has a figure; `others` are the systems that
@@ -54,27 +58,31 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
     """
     records: list[dict[str, Any]] = []
     for cell in cells:
-        if not cell.records or not is_team(cell):
-            continue
+        if not cell.records or any(record["agent"] != TEAM for record in cell.records):
+            continue  # agents one by one
+        figures: Figures = {}
         compared = beside(cell, cells)
-        revised = revision_figures(cell)
-        found: dict[str, Interval] = {}
         if compared is not None:
-            found |= coordination_figures(cell, compared)
-            found |= expert_figures(compared)
-            found |= relay_figures(cell, cells)
-        found |= revised
-        if not found:
+            figures |= coordination_figures(cell, compared)
+            figures |= expert_figures(compared)
+            figures |= relay_figures(cell, cells)
+        revised = revision_figures(cell)
+        figures |= revised
+        if not figures:
             continue
         record: dict[str, Any] = {
             **cell.key._asdict(),
             "label": label(cell.system, others),
-            "figures": {name: interval_record(interval) for name, interval in found.items()},
+            "figures": {name: interval_record(interval) for name, interval in figures.items()},
         }
         if revised:
             record["revisions"] = revision_counts(cell)
         records.append(record)
     return records
+
+
+def _known(figures: Mapping[str, Interval | None]) -> Figures:
+    return {name: interval for name, interval in figures.items() if interval is not None}
 
 
 # --- a team beside single answers
@@ -104,13 +112,18 @@ class Beside:
             [[run[place] for place in places] for run in self.alone],
         )
 
+    @property
+    def members(self) -> set[str]:
+        """The different models that answer alone."""
+        return {record["agent"] for answers in self.alone[0] for record in answers}
+
     def right(self) -> Numbers:
         """1 where the team is right, else 0."""
         return [[_right(record) for record in run] for run in self.team]
 
     def right_alone(self) -> Numbers:
         """The share of agents that are right by themselves."""
-        return [[_mean([_right(record) for record in each]) for each in run] for run in self.alone]
+        return [[_mean(map(_right, answers)) for answers in run] for run in self.alone]
 
     def tokens(self) -> Numbers:
         """Generated tokens of the team's game."""
@@ -118,12 +131,7 @@ class Beside:
 
     def tokens_alone(self) -> Numbers:
         """Generated tokens of a single answer, the mean over agents."""
-        return [[_mean([_tokens(record) for record in each]) for each in run] for run in self.alone]
-
-
-def is_team(cell: Cell) -> bool:
-    """Whether a team plays in this cell, rather than agents one by one."""
-    return all(record["agent"] == TEAM for record in cell.records)
+        return [[_mean(map(_tokens, answers)) for answers in run] for run in self.alone]
 
 
 def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
@@ -136,35 +144,25 @@ def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
         return None
     of_team = [_by_question(run) for run in team.runs]
     of_single = [_by_question(run) for run in single.runs]
-    judged = [set(_judged(found)) for found in [*of_team, *of_single]]
-    questions = sorted(set.intersection(*judged))
+    questions = sorted(set.intersection(*map(set, [*of_team, *of_single])))
     if not questions:
         return None
     return Beside(
         questions,
-        [[found[question][0] for question in questions] for found in of_team],
-        [[found[question] for question in questions] for found in of_single],
+        [[games[question][0] for question in questions] for games in of_team],
+        [[games[question] for question in questions] for games in of_single],
     )
 
 
 def _by_question(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in sorted(records, key=_agent):
-        found.setdefault(record["question"], []).append(record)
-    return found
-
-
-def _agent(record: Record) -> str:
-    return record["agent"]
-
-
-def _judged(found: dict[str, list[Record]]) -> list[str]:
-    """The questions all of whose answers were judged."""
-    return [
-        question
-        for question, records in found.items()
-        if all(record["verdict"] != "failed" for record in records)
-    ]
+    """Question -> its answers in the order of agents, of questions all of whose answers were
+    judged.
+    """
+    answers: dict[str, list[Record]] = {}
+    for record in sorted(records, key=itemgetter("agent")):
+        answers.setdefault(record["question"], []).append(record)
+    failed = {record["question"] for record in records if record["verdict"] == "failed"}
+    return {question: answers[question] for question in answers.keys() - failed}
 
 
 def _right(record: Record) -> float:
@@ -175,33 +173,38 @@ def _tokens(record: Record) -> float:
     return float(sum(turn["tokens"] for turn in record["turns"]))
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(numbers: Iterator[float]) -> float:
+    values = list(numbers)
     return sum(values) / len(values)
+
+
+def _table_mean(table: Numbers) -> float:
+    return _mean(itertools.chain.from_iterable(table))
 
 
 # --- coordination
 
 
-def coordination_figures(cell: Cell, compared: Beside) -> dict[str, Interval]:
+def coordination_figures(cell: Cell, compared: Beside) -> Figures:
     """All of a team's cell that there are data for; `compared` is what stands beside it."""
-    found = {
-        "overhead": overhead(compared),
-        "efficiency": efficiency(compared),
-        "error amplification": error_amplification(compared),
-        "redundancy": redundancy(cell),
-        "message density": message_density(cell),
-    }
-    return {name: interval for name, interval in found.items() if interval is not None}
-
-
-def overhead(compared: Beside) -> Interval | None:
-    """How many more tokens the team generates than one agent, relative to the latter."""
-    if not _table_mean(compared.tokens_alone()):
-        return None
-    ratio = ratio_interval(compared.tokens(), compared.tokens_alone())
-    mean, low, high, n = ratio
-    least = max(-1.0, low - 1)
-    return Interval(mean - 1, least, high - 1, n)
+    overhead = None
+    if _table_mean(compared.tokens_alone()):
+        ratio = ratio_interval(compared.tokens(), compared.tokens_alone())
+        overhead = Interval(ratio.mean - 1, max(-1.0, ratio.low - 1), ratio.high - 1, ratio.n)
+    wrong, wrong_alone = (
+        [[1 - right for right in run] for run in table]
+        for table in (compared.right(), compared.right_alone())
+    )
+    amplified = share_ratio_interval(wrong, wrong_alone) if _table_mean(wrong_alone) else None
+    return _known(
+        {
+            "overhead": overhead,
+            "efficiency": efficiency(compared),
+            "error amplification": amplified,
+            "redundancy": redundancy(cell),
+            "message density": message_density(cell),
+        }
+    )
 
 
 def efficiency(compared: Beside) -> Interval | None:
@@ -223,44 +226,29 @@ def efficiency(compared: Beside) -> Interval | None:
     return found._replace(low=low, high=high)
 
 
-def error_amplification(compared: Beside) -> Interval | None:
-    """The team's share of wrong answers over that of single ones; None where these have none."""
-    wrong = _complements(compared.right())
-    wrong_alone = _complements(compared.right_alone())
-    if not _table_mean(wrong_alone):
-        return None
-    return share_ratio_interval(wrong, wrong_alone)
-
-
 def redundancy(cell: Cell) -> Interval | None:
     """The mean similarity of the first answers of two agents, from 0 to 1."""
-    return _ratio(cell, _redundancy)
+
+    def similarities(record: Record) -> tuple[float, float]:
+        texts = [turn["text"] for turn in first_answers(record["turns"]).values()]
+        pairs = list(itertools.combinations(map(grams, texts), 2))
+        return math.fsum(similarity(*pair) for pair in pairs), len(pairs)
+
+    return _share(cell, similarities)
 
 
 def message_density(cell: Cell) -> Interval | None:
     """The share of turns that quote another agent; None where nobody noted it."""
-    return _ratio(cell, _messages)
+
+    def messages(record: Record) -> tuple[float, float]:
+        return (record["quoting"], len(record["turns"])) if "quoting" in record else (0, 0)
+
+    return _share(cell, messages)
 
 
-def _redundancy(record: Record) -> tuple[float, float]:
-    """The sum of similarities, and of how many pairs."""
-    texts = [turn["text"] for turn in first_answers(record["turns"]).values()]
-    counted = [grams(text) for text in texts]
-    pairs = list(itertools.combinations(counted, 2))
-    similarities = [similarity(*pair) for pair in pairs]
-    return math.fsum(similarities), len(pairs)
-
-
-def _messages(record: Record) -> tuple[float, float]:
-    """The turns that quote, and all turns."""
-    if "quoting" not in record:
-        return 0, 0
-    return record["quoting"], len(record["turns"])
-
-
-def _ratio(cell: Cell, part: Callable[[Record], tuple[float, float]]) -> Interval | None:
-    """The sum of what `part(record)` gives first over the sum of what it gives second, clustered by
-    question.
+def _share(cell: Cell, cases: Callable[[Record], tuple[float, float]]) -> Interval | None:
+    """The sum of what `cases(record)` gives first over the sum of what it gives second, clustered
+    by question.
     """
     questions = sorted({record["question"] for record in cell.records})
     tops: Numbers = []
@@ -269,33 +257,30 @@ def _ratio(cell: Cell, part: Callable[[Record], tuple[float, float]]) -> Interva
         top = dict.fromkeys(questions, 0.0)
         bottom = dict.fromkeys(questions, 0.0)
         for record in run:
-            one, other = part(record)
-            top[record["question"]] += one
-            bottom[record["question"]] += other
+            counted, of_all = cases(record)
+            top[record["question"]] += counted
+            bottom[record["question"]] += of_all
         tops.append(list(top.values()))
         bottoms.append(list(bottom.values()))
     return share_interval(tops, bottoms)
-
-
-def _complements(table: Sequence[Sequence[float]]) -> Numbers:
-    return [[1 - value for value in run] for run in table]
 
 
 # --- revisions
 
 Change = tuple[bool, bool]
 """Right before, right after."""
+KEPT, SPOILT, MENDED, LEFT = (True, True), (True, False), (False, True), (False, False)
 
 
 def changes(record: Record) -> Counter[Change]:
     """How often each change is there in a game; without those that could not be judged."""
     verdicts: dict[str, str] = record.get("verdicts", {})
-    found: Counter[Change] = Counter()
+    counts: Counter[Change] = Counter()
     for before, after in revisions(record["turns"]):
         pair = [verdicts.get(turn["id"], "failed") for turn in (before, after)]
         if "failed" not in pair:
-            found[pair[0] == "right", pair[1] == "right"] += 1
-    return found
+            counts[pair[0] == "right", pair[1] == "right"] += 1
+    return counts
 
 
 def revision_counts(cell: Cell) -> dict[str, int]:
@@ -307,39 +292,31 @@ def revision_counts(cell: Cell) -> dict[str, int]:
         total += changes(record)
     return {
         "revised": total.total(),
-        "right_before": total[True, True] + total[True, False],
-        "kept": total[True, True],
-        "mended": total[False, True],
+        "right_before": total[KEPT] + total[SPOILT],
+        "kept": total[KEPT],
+        "mended": total[MENDED],
     }
 
 
-def revision_figures(cell: Cell) -> dict[str, Interval]:
+def revision_figures(cell: Cell) -> Figures:
     """Accuracy before and after, confidence and critique; each absent where it has no case."""
-    before = _share_of_changes(cell, [(True, True), (True, False)], EVERY)
-    if before is None:
-        return {}
-    found: dict[str, Interval | None] = {
-        "accuracy before": before,
-        "accuracy after": _share_of_changes(cell, [(True, True), (False, True)], EVERY),
-        "confidence": _share_of_changes(cell, [(True, True)], [(True, True), (True, False)]),
-        "critique": _share_of_changes(cell, [(False, True)], [(False, True), (False, False)]),
-    }
-    return {name: interval for name, interval in found.items() if interval is not None}
 
+    def share(these: Sequence[Change], among: Sequence[Change]) -> Interval | None:
+        def cases(record: Record) -> tuple[float, float]:
+            counts = changes(record)
+            return sum(counts[change] for change in these), sum(counts[change] for change in among)
 
-EVERY = [(True, True), (True, False), (False, True), (False, False)]
+        return _share(cell, cases)
 
-
-def _share_of_changes(
-    cell: Cell, these: Sequence[Change], among: Sequence[Change]
-) -> Interval | None:
-    """The share of some changes among others, clustered by question."""
-
-    def part(record: Record) -> tuple[float, float]:
-        found = changes(record)
-        return sum(found[change] for change in these), sum(found[change] for change in among)
-
-    return _ratio(cell, part)
+    every = (KEPT, SPOILT, MENDED, LEFT)
+    return _known(
+        {
+            "accuracy before": share((KEPT, SPOILT), every),
+            "accuracy after": share((KEPT, MENDED), every),
+            "confidence": share((KEPT,), (KEPT, SPOILT)),
+            "critique": share((MENDED,), (MENDED, LEFT)),
+        }
+    )
 
 
 # --- experts
@@ -350,23 +327,48 @@ Chosen = list[list[str]]
 """chosen[s][q]: the member that was chosen for a question, by the other half of them."""
 
 
-def expert_figures(compared: Beside) -> dict[str, Interval]:
+def expert_figures(compared: Beside) -> Figures:
     """All that there are data for; nothing where one agent answers alone."""
-    members = _members(compared)
+    members = compared.members
     if len(members) < 2 or len(compared.questions) < 2:
         return {}
     experts = chosen(compared, max)
     alone = _right_alone(compared, experts)
-    expert = share_interval(alone, _ones(alone))
-    found: dict[str, Interval | None] = {"expert accuracy": expert}
+    expert = share_interval(alone, [[1.0] * len(run) for run in alone])
+    figures: dict[str, Interval | None] = {"expert accuracy": expert}
     if expert is not None and expert.mean > 0:
-        found["expert loss"] = _loss(share_ratio_interval(compared.right(), alone))
-    found["identifying"] = _expert_share(compared, experts, _identifies)
-    found["leveraging"] = _expert_share(compared, experts, _leverages)
-    found["compromise"] = _expert_share(compared, experts, _compromises)
+        mean, low, high, n = share_ratio_interval(compared.right(), alone)
+        figures["expert loss"] = Interval(1 - mean, 1 - high, 1 - low, n)
+    cases = [
+        [_expert_cases(record, name) for record, name in zip(run, names, strict=True)]
+        for run, names in zip(compared.team, experts, strict=True)
+    ]
+    for name in ("identifying", "leveraging", "compromise"):
+        figures[name] = share_interval(
+            [[float(all(case[name])) for case in run] for run in cases],
+            [[float(case[name][0]) for case in run] for run in cases],
+        )
     if len(members) == 2:
-        found["collaboration gap"] = collaboration_gap(compared)
-    return {name: interval for name, interval in found.items() if interval is not None}
+        figures["collaboration gap"] = collaboration_gap(compared)
+    return _known(figures)
+
+
+def _expert_cases(record: Record, expert: str) -> dict[str, Case]:
+    """What became of the expert's first answer in a game; one without it says nothing."""
+    firsts = {agent: turn["id"] for agent, turn in first_answers(record["turns"]).items()}
+    if "says" not in record or expert not in firsts:
+        return dict.fromkeys(("identifying", "leveraging", "compromise"), (False, False))
+    says = record["says"]
+    own = says[firsts[expert]]
+    said = {says[turn] for turn in firsts.values()}
+    was_right = record["verdicts"][firsts[expert]] == "right"
+    return {
+        # the game's answer is the expert's, where the members' first ones differ
+        "identifying": (len(said) > 1, own is not None and says[TEAM] == own),
+        "leveraging": (was_right, record["verdict"] == "right"),
+        # the game's answer is nobody's first one
+        "compromise": (says[TEAM] is not None, says[TEAM] not in said),
+    }
 
 
 def collaboration_gap(compared: Beside) -> Interval:
@@ -379,101 +381,34 @@ def collaboration_gap(compared: Beside) -> Interval:
     found = delta_interval(value, (1.0, -1.0), (weaker, pair))
     if found.low == found.high:
         return gain_interval([value] * found.n)
-    low = max(-1.0, found.low)
-    high = min(1.0, found.high)
-    return found._replace(low=low, high=high)
+    return found.within(-1.0, 1.0)
 
 
 def chosen(compared: Beside, extreme: Callable[..., str]) -> Chosen:
     """Of each run and question the best (`max`) or the weakest (`min`) member in the other half,
     the first by name among equals. Halves are every second question, in the order of ids.
     """
-    found: Chosen = []
+    choices: Chosen = []
     for run in compared.alone:
         of_half: list[str] = []
         for half in (0, 1):
-            right = _right_counts(run[1 - half :: 2])
+            right: Counter[str] = Counter()
+            for record in itertools.chain.from_iterable(run[1 - half :: 2]):
+                right[record["agent"]] += record["verdict"] == "right"
             of_half.append(extreme(sorted(right), key=right.__getitem__))
-        found.append([of_half[place % 2] for place in range(len(run))])
-    return found
-
-
-def _right_counts(answers: Sequence[Sequence[Record]]) -> dict[str, int]:
-    """Member -> how many of these questions it answers rightly by itself."""
-    right: dict[str, int] = {}
-    for each in answers:
-        for record in each:
-            agent = record["agent"]
-            right[agent] = right.get(agent, 0) + (record["verdict"] == "right")
-    return right
+        choices.append([of_half[place % 2] for place in range(len(run))])
+    return choices
 
 
 def _right_alone(compared: Beside, members: Chosen) -> Numbers:
     """1 where the chosen member is right by itself, else 0."""
     return [
-        [_is_right(each, member) for each, member in zip(run, names, strict=True)]
+        [
+            float(any(one["agent"] == name and one["verdict"] == "right" for one in answers))
+            for answers, name in zip(run, names, strict=True)
+        ]
         for run, names in zip(compared.alone, members, strict=True)
     ]
-
-
-def _is_right(answers: Sequence[Record], member: str) -> float:
-    own = [answer for answer in answers if answer["agent"] == member]
-    return float(any(answer["verdict"] == "right" for answer in own))
-
-
-def _identifies(record: Record, firsts: Mapping[str, str], expert: str) -> Case:
-    """The game's answer is the expert's first one, where the members' first ones differ."""
-    says = record["says"]
-    members = {says[turn] for turn in firsts.values()}
-    own = says[firsts[expert]]
-    return len(members) > 1, own is not None and says[TEAM] == own
-
-
-def _leverages(record: Record, firsts: Mapping[str, str], expert: str) -> Case:
-    """The team is right, where the expert's first answer is."""
-    was_right = record["verdicts"][firsts[expert]] == "right"
-    return was_right, record["verdict"] == "right"
-
-
-def _compromises(record: Record, firsts: Mapping[str, str], expert: str) -> Case:
-    """The game's answer is nobody's first one, where it has an answer."""
-    says = record["says"]
-    members = {says[turn] for turn in firsts.values()}
-    return says[TEAM] is not None, says[TEAM] not in members
-
-
-def _expert_share(
-    compared: Beside, experts: Chosen, seen: Callable[[Record, Mapping[str, str], str], Case]
-) -> Interval | None:
-    """How often it was so, of the games in which it could be seen; games in which the expert gives
-    no first answer say nothing.
-    """
-    tops: Numbers = []
-    bottoms: Numbers = []
-    for run, names in zip(compared.team, experts, strict=True):
-        cases: list[Case] = []
-        for record, expert in zip(run, names, strict=True):
-            answers = first_answers(record["turns"])
-            firsts = {agent: turn["id"] for agent, turn in answers.items()}
-            known = "says" in record and expert in firsts
-            cases.append(seen(record, firsts, expert) if known else (False, False))
-        tops.append([float(could and was) for could, was in cases])
-        bottoms.append([float(could) for could, _ in cases])
-    return share_interval(tops, bottoms)
-
-
-def _loss(kept: Interval) -> Interval:
-    """1 minus the share of the expert's accuracy that the team keeps, which is not negative."""
-    return Interval(1 - kept.mean, 1 - kept.high, 1 - kept.low, kept.n)
-
-
-def _ones(table: Numbers) -> Numbers:
-    return [[1.0] * len(run) for run in table]
-
-
-def _table_mean(table: Numbers) -> float:
-    values = [value for run in table for value in run]
-    return sum(values) / len(values)
 
 
 # --- relays
@@ -492,18 +427,17 @@ def together_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next((other for other in cells if other.key in keys), None)
 
 
-def relay_figures(cell: Cell, cells: Sequence[Cell]) -> dict[str, Interval]:
+def relay_figures(cell: Cell, cells: Sequence[Cell]) -> Figures:
     """`relay gain` of a relay's cell, where single answers and the pair together are beside it."""
     both = together_of(cell, cells)
     led = beside(cell, cells)
     together = None if both is None else beside(both, cells)
-    if led is None or together is None or len(_members(led)) != 2:
+    if led is None or together is None or len(led.members) != 2:
         return {}
     common = sorted({*led.questions} & {*together.questions})
     if len(common) < 2:
         return {}
-    found = relay_gain(led.of(common), together.of(common))
-    return {} if found is None else {"relay gain": found}
+    return _known({"relay gain": relay_gain(led.of(common), together.of(common))})
 
 
 def relay_gain(led: Beside, together: Beside) -> Interval | None:
@@ -523,11 +457,4 @@ def relay_gain(led: Beside, together: Beside) -> Interval | None:
     used = max(1, round(fmean(sum(run) for run in leads)))
     if found.low == found.high:
         return gain_interval([found.mean] * used)
-    low = max(-1.0, found.low)
-    high = min(1.0, found.high)
-    return Interval(found.mean, low, high, used)
-
-
-def _members(compared: Beside) -> set[str]:
-    """The different models that answer alone."""
-    return {record["agent"] for each in compared.alone[0] for record in each}
+    return found.within(-1.0, 1.0)._replace(n=used)

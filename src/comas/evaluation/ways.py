@@ -104,18 +104,17 @@ def check_tools(pairs: Sequence[str], chosen: Sequence[Way], crosses: bool) -> N
     """
     keys = [parse_pair(pair)[0] for pair in pairs]
     named = [key for key in keys if key == "tools" or key.startswith("tool_options.")]
-    if named and not crosses and not any(map(_calls_tools, chosen)):
+
+    def calls_tools(way: Way) -> bool:
+        """Whether tools are of use; of files of the user's own nobody knows."""
+        own = getattr(way.method.play, "__module__", "").startswith("comas_user_")
+        return own or parts_of(way.name)[0] == "tools" or "tools" in way.method.needs
+
+    if named and not crosses and not any(map(calls_tools, chosen)):
         raise UserMistake(
             f"{named[0]}: nobody can call a tool in setups {', '.join(way.name for way in chosen)}:"
             " leave it out, or take --setups tools"
         )
-
-
-def _calls_tools(chosen: Way) -> bool:
-    """Whether tools are of use; of files of the user's own nobody knows."""
-    plugin = parts_of(chosen.name)[0]
-    own = getattr(chosen.method.play, "__module__", "").startswith("comas_user_")
-    return own or plugin == "tools" or "tools" in chosen.method.needs
 
 
 def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
