@@ -24,7 +24,7 @@ class Interval(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return spelt(self.mean, self.low, self.high)
 
     def within(self, least: float, most: float) -> Interval:
         """The part of it that the quantity can have."""
@@ -351,6 +351,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def interval_record(found: Interval) -> dict[str, float | None]:
     """The fields of an interval as JSON, which has no infinity: an open end is null."""
     return {name: finite(value) for name, value in found._asdict().items()}
+
+
+def spelt(mean: float, low: float | None, high: float | None, form: str = ".3f") -> str:
+    """A mean and its interval in words: `0.500 [0.400, ?]`, where an end is not known."""
+    ends = ["?" if end is None else f"{end:{form}}" for end in (low, high)]
+    return f"{mean:{form}} [{', '.join(ends)}]"
 
 
 def finite(value: float) -> float | None:

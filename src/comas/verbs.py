@@ -17,6 +17,7 @@ from comas.display.lines import shown
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
 from comas.hooks import Hook, hooks_of
+from comas.stats import spelt
 from comas.sync import run_sync
 from comas.training.result import Result
 from comas.training.start import resume_async, train_async
@@ -49,16 +50,16 @@ class Evaluation:
     def __repr__(self) -> str:
         lines = [f"Evaluation({str(self.folder)!r})"]
         for cell in self.cells:
-            said = _span(cell["accuracy"], cell["low"], cell["high"])
+            said = "nothing judged"
+            if cell["accuracy"] is not None:
+                said = spelt(cell["accuracy"], cell["low"], cell["high"])
             lines.append(
                 f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}"
             )
         for found in (*self.systems, *self.setups):
             sides = f"{_side(found['second'])} minus {_side(found['first'])}"
-            lines.append(
-                f"  {sides}: {_span(found['difference'], found['low'], found['high'])},"
-                f" {found['verdict']}"
-            )
+            difference = spelt(found["difference"], found["low"], found["high"])
+            lines.append(f"  {sides}: {difference}, {found['verdict']}")
         return "\n".join(lines)
 
 
@@ -233,13 +234,6 @@ def _as_toml(value: Any) -> str:
     text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
     parse_pair(f"x={text}")
     return text
-
-
-def _span(mean: float | None, low: float | None, high: float | None) -> str:
-    if mean is None:
-        return "nothing judged"
-    ends = ["?" if end is None else f"{end:.3f}" for end in (low, high)]
-    return f"{mean:.3f} [{ends[0]}, {ends[1]}]"
 
 
 def _side(side: Mapping[str, Any]) -> str:

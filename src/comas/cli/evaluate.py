@@ -18,6 +18,7 @@ import typer
 from comas.cli.output import Json, print_json, print_stopped
 from comas.exit_codes import STOPPED
 from comas.program import command
+from comas.stats import spelt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,7 +174,7 @@ def _dry_run(ctx: typer.Context, plan: Plan, as_json: bool) -> None:
 
 
 def _difference(d: Mapping[str, Any]) -> str:
-    return span(d["difference"], d["low"], d["high"], "+")
+    return spelt(d["difference"], d["low"], d["high"], "+.3f")
 
 
 def _family(table: Sequence[Any]) -> str:
@@ -324,7 +325,7 @@ def _row(cell: Mapping[str, Any]) -> list[str]:
     """A cell as a row of the table of answers."""
     accuracy = "nothing judged"
     if cell["accuracy"] is not None:
-        accuracy = span(cell["accuracy"], cell["low"], cell["high"], "")
+        accuracy = spelt(cell["accuracy"], cell["low"], cell["high"])
     answers = cell["right"] + cell["wrong"] + cell["failed"]
     tokens_each = cell["tokens"] / max(1, answers)
     names = [cell[key] for key in ("label", "task", "setup")]
@@ -356,8 +357,8 @@ def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
     for team in teams:
         names = [team[key] for key in ("label", "task", "setup")]
         for figure, found in team["figures"].items():
-            sign = "+" if figure in SIGNED else ""
-            rows.append([*names, figure, span(found["mean"], found["low"], found["high"], sign)])
+            form = "+.3f" if figure in SIGNED else ".3f"
+            rows.append([*names, figure, spelt(found["mean"], found["low"], found["high"], form)])
             names = [""] * len(names)
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
@@ -420,7 +421,7 @@ def print_cross(matrix: Mapping[str, Any]) -> None:
 def _spanned(found: Mapping[str, Any]) -> str:
     if found["low"] is None and found["high"] is None:  # no spread: nothing is known of it
         return f"{found['mean']:+.3f}"
-    return span(found["mean"], found["low"], found["high"], "+")
+    return spelt(found["mean"], found["low"], found["high"], "+.3f")
 
 
 def print_table(
@@ -450,8 +451,3 @@ def print_table(
     print(f"\n{title}")
     for line in drawn.get().splitlines():
         print(f" {line.rstrip()}")
-
-
-def span(mean: float, low: float | None, high: float | None, sign: str) -> str:
-    ends = ["?" if end is None else f"{end:{sign}.3f}" for end in (low, high)]
-    return f"{mean:{sign}.3f} [{', '.join(ends)}]"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comas.cli.output import Json, print_json, print_note
+from comas.stats import spelt
 
 if TYPE_CHECKING:
     from comas.readiness import Preflight
@@ -102,4 +103,4 @@ def _number(value: float | None) -> str:
 
 
 def _span(found: Interval | None) -> str:
-    return "-" if found is None else f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return "-" if found is None else spelt(*found[:3], ".2f")

@@ -17,6 +17,7 @@ import typer
 from comas.cli import evaluate, view
 from comas.cli.output import Json, interval_json, print_json
 from comas.program import command
+from comas.stats import spelt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,8 +84,7 @@ def _accuracies(result: Result) -> Iterator[str]:
     for name, accuracy in result.accuracy.items():
         yield f"  {name:7s} {accuracy if accuracy else 'not measured'}"
     if result.gain:
-        mean, low, high, _ = result.gain
-        yield f"  gain    {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+        yield f"  gain    {spelt(*result.gain[:3], '+.3f')}"
 
 
 FALLEN = 0.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +116,7 @@ def _watch(
         display = Lines(console)
     outlet = Outlet(display)
     try:
-        with display if isinstance(display, Display) else nullcontext():
+        with display:
             result = run_sync(run(outlet))
     except KeyboardInterrupt:
         # what a second Ctrl-C cut short is no news

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -114,6 +114,12 @@ class Quiet(Hook):
     def __init__(self, console: Console) -> None:
         self.console = console
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def note(self, text: str) -> None:
         self._say(f"note: {text}")
 
@@ -195,6 +201,19 @@ class Lines(Quiet):
         self._say(f"step {step}: accuracy {name} {accuracy}")
 
 
+def _bars(console: Console, **options: Any) -> Bars:
+    """A live line: what goes on, how much of it is done as a bar and in words, for how long."""
+    return Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        TextColumn("{task.fields[details]}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        refresh_per_second=4,
+        **options,
+    )
+
+
 class Display(Lines):
     """On a terminal: a line per step, and below them a live one of the stage that goes on."""
 
@@ -206,19 +225,10 @@ class Display(Lines):
         self.left = ""
         """How long the rest takes, in words."""
         self.stage: tuple[str, int] | None = None
-        self.bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(24),
-            TextColumn("{task.fields[details]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            refresh_per_second=4,
-            transient=True,
-            redirect_stdout=redirect,
-        )
+        self.bars = _bars(console, transient=True, redirect_stdout=redirect)
         self.row = self.bars.add_task("", total=None, details="")
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self.bars.start()
         return self
 
@@ -251,11 +261,11 @@ class Display(Lines):
 # --- an evaluation
 
 
-class ExamLines(Hook):
+class ExamLines(Quiet):
     """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
 
     def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
-        self.console = console
+        super().__init__(console)
         self.quiet = quiet
         self.every = every
         self.games = 0
@@ -267,12 +277,6 @@ class ExamLines(Hook):
         self.what = ""
         self.began = self.said = 0.0
         """When the first game could begin: loading is not counted."""
-
-    def __enter__(self) -> Hook:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def planned(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
@@ -322,12 +326,9 @@ class ExamLines(Hook):
         per_game = (time.monotonic() - self.began) / self.fresh
         return span((self.games - self.done) * per_game)
 
-    def note(self, text: str) -> None:
-        self._say(f"note: {text}")
-
     def _say(self, line: str) -> None:
         if not self.quiet:
-            self.console.print(Text(clean(line, 2000)), soft_wrap=True)
+            super()._say(line)
 
 
 class Bar(ExamLines):
@@ -335,41 +336,41 @@ class Bar(ExamLines):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, every=math.inf)
-        columns = (
-            TextColumn("{task.fields[what]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-        )
-        self.progress = Bars(*columns, TimeElapsedColumn(), console=console)
-        self.row = self.progress.add_task("", start=False, total=None, what="loading", rate="")
+        self.bars = _bars(console)
+        self.row = self.bars.add_task("loading", start=False, total=None, details="")
 
-    def __enter__(self) -> Hook:
-        self.progress.start()
+    def __enter__(self) -> Self:
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self.bars.stop()
 
     def planned(self, folder: Path, games: int, done: int) -> None:
         super().planned(folder, games, done)
-        self.progress.update(self.row, total=games, completed=self.done)
+        self._show("")
 
     def cell(self, system: str, task: str, setup: str) -> None:
         super().cell(system, task, setup)
-        self.progress.start_task(self.row)
-        self.progress.update(self.row, what=self.what)
+        self.bars.start_task(self.row)
+        self._show("")
 
     def working(self, progress: Progress) -> None:
         super().working(progress)
         if progress.stage != "loading" and not self.fresh:
-            self.progress.update(self.row, rate=f"{progress.tokens:,} tokens")
+            self._show(f"{progress.tokens:,} tokens")
 
     def game(self, record: Mapping[str, Any]) -> None:
         super().game(record)
         left = self.left()
-        rate = self.rate() + (f", left {left}" if left else "")
-        self.progress.update(self.row, completed=self.done, what=self.what, rate=rate)
+        self._show(self.rate() + (f", left {left}" if left else ""))
+
+    def _show(self, rate: str) -> None:
+        details = ", ".join(filter(None, (f"{self.done}/{self.games}", rate)))
+        what = self.what or "loading"
+        self.bars.update(
+            self.row, description=what, total=self.games, completed=self.done, details=details
+        )
 
 
 # --- a call from Python

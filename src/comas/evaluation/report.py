@@ -30,6 +30,7 @@ from comas.stats import (
     paired_bootstrap,
     seeds_interval,
     sign_flips,
+    spelt,
     two_level,
     two_level_difference,
     wilson,
@@ -432,10 +433,9 @@ def payoff_of(runs: Sequence[Sequence[Record]]) -> dict[str, Any] | None:
 def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
     """The same in words, of the cell `where`."""
     counts = ", ".join(f"{payoff[word]} {word}" for word in ("won", "drawn", "lost"))
-    between = ""
-    if payoff["low"] is not None and payoff["high"] is not None:
-        between = f" [{payoff['low']:+.3f}, {payoff['high']:+.3f}]"
-    return f"{where}: mean payoff {payoff['mean']:+.3f}{between} per game: {counts}"
+    mean, low, high = (payoff[key] for key in ("mean", "low", "high"))
+    said = f"{mean:+.3f}" if low is None or high is None else spelt(mean, low, high, "+.3f")
+    return f"{where}: mean payoff {said} per game: {counts}"
 
 
 def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:

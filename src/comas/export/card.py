@@ -21,7 +21,7 @@ from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged
 from comas.models.sources import source_of
 from comas.program import command
-from comas.stats import Interval
+from comas.stats import Interval, spelt
 from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run
@@ -375,7 +375,7 @@ def _evaluations(facts: Facts) -> str:
     rows: list[tuple[Any, ...]] = []
     for cell in facts.cells:
         span = [cell[key] for key in ("accuracy", "low", "high")]
-        accuracy = UNKNOWN if None in span else "{:.3f} [{:.3f}, {:.3f}]".format(*span)
+        accuracy = UNKNOWN if None in span else spelt(*span)
         rows.append((*(cell[key] for key in ("task", "setup", "team", "n")), accuracy))
     lines = [
         "Evaluations (`comas eval`), 95 % intervals:",
@@ -383,13 +383,11 @@ def _evaluations(facts: Facts) -> str:
         _table(("task", "setup", "who", "n", "accuracy"), rows),
     ]
     for record in facts.comparisons:
-        ends = [
-            "?" if bound is None else f"{bound:+.3f}" for bound in (record["low"], record["high"])
-        ]
+        difference = spelt(record["difference"], record["low"], record["high"], "+.3f")
         lines += [
             "",
             f"{record['task']}, {record['setup']}: {record['second']['label']} minus"
-            f" {record['first']['label']} {record['difference']:+.3f} [{', '.join(ends)}],"
+            f" {record['first']['label']} {difference},"
             f" p {record['p']:.4f} ({record['test']}, corrected): {record['verdict']}.",
         ]
     return "\n".join(lines)

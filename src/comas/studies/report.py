@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from comas.program import VERSION
-from comas.stats import Interval, finite, seeds_interval
+from comas.stats import Interval, finite, seeds_interval, spelt
 from comas.storage import files
 from comas.studies.claims import Curve, Row, Verdict, over_seeds
 from comas.studies.file import LAST, OWN, Measure, StudyFile
@@ -266,7 +266,7 @@ def _signed(found: Interval | None) -> str:
 def _spelt(found: Interval, form: str) -> str:
     if not math.isfinite(found.low):  # one seed, or equal values: their spread says nothing
         return f"{found.mean:{form}}"
-    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    return spelt(*found[:3], form)
 
 
 # --- pictures
