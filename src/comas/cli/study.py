@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,7 +55,7 @@ def study(
         cost.check(found.file)
         dry = _dry_runs(found)
         if json_:
-            print_json(ctx, {**cost.data(), "dry_runs": dry})
+            print_json(ctx, {**asdict(cost), "dry_runs": dry})
         return 0
     with found.alone():
         declared = found.declare()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from jinja2 import Environment, PackageLoader
 
 from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, checked, read
@@ -194,31 +195,58 @@ def _add_evaluation(facts: Facts, folder: Path, place: str) -> None:
 
 
 def card(facts: Facts, part: Part) -> str:
-    """The card as Markdown."""
+    """The card as Markdown: `card.jinja` with these facts."""
+    config = facts.config
     agents = [agent for policy in part.policies for agent in facts.agents(policy)]
-    own = "" if part.kind == "team" else f": {part.policies[0]}"
-    values = facts.config.model_dump(mode="json", include=set(SETTINGS))
+    answers = facts.answers.get("after") or facts.answers.get("before") or []
+    values = config.model_dump(mode="json", include=set(SETTINGS))
     settings = without_none({key: values[key] for key in SETTINGS if values[key] != {}})
-    sections = [
-        _front(facts, part),
-        f"# {facts.name}{own}",
-        _opening(facts, part, agents),
-        _use(part),
-        "## Accuracy",
-        _accuracy(facts, agents),
-        _evaluations(facts),
-        "## Data, seeds, costs",
-        _data(facts, part),
-        "## Settings",
-        f"```toml\n{tomli_w.dumps(settings)}```",
-    ]
-    return "\n\n".join(section.strip() for section in sections) + "\n"
+    base = part.bases[part.policies[0]]
 
+    def process(*keys: str) -> str:
+        known = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
+        return ", ".join(known) or UNKNOWN
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f"| {heading} " if heading else "| " for heading in headings) + "|"
-    lines = [f"| {' | '.join(map(str, cells))} |" for cells in rows]
-    return "\n".join([head, "|---" * len(headings) + "|", *lines])
+    def costs(account: Mapping[str, Any]) -> str:
+        kinds = account.get("spent", {}).items()
+        told = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in kinds)
+        told += f", money {account['money']:.4f}" if account.get("money") else ""
+        return told or UNKNOWN
+
+    environment = Environment(
+        loader=PackageLoader("comas.export", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "name": lambda path: Path(path).name,
+        "shown": shown,
+        "known": lambda found: UNKNOWN if found is None else str(found),
+        "costs": costs,
+    }
+    return environment.get_template("card.jinja").render(
+        facts=facts,
+        part=part,
+        front=_front(facts, part),
+        agents=agents,
+        others=[name for name in config.agents if name not in agents],
+        own=[(agent, [agent]) for agent in agents],
+        base={
+            "kind": source_of(base).kind,
+            "packaged": is_packaged(base),
+            "name": json.dumps(Path(base).name if Path(base).is_absolute() else base),
+        },
+        asked=len({answer["question"] for answer in answers}),
+        away=[name for name, agent in config.agents.items() if config.hosts[agent.host].api],
+        started=facts.lineage
+        if part.kind == "team"
+        else dict.fromkeys(shown(part.bases[policy]) for policy in part.policies),
+        process=process,
+        settings=tomli_w.dumps(settings),
+        spelt=lambda mean, *ends: UNKNOWN if mean is None else spelt(mean, *ends),
+        unknown=UNKNOWN,
+    )
 
 
 def _front(facts: Facts, part: Part) -> str:
@@ -238,187 +266,4 @@ def _front(facts: Facts, part: Part) -> str:
     )
     if part.hub:
         data["base_model_relation"] = "adapter" if of_adapter else "finetune"
-    return f"---\n{data.to_yaml()}\n---"
-
-
-def _opening(facts: Facts, part: Part, agents: Sequence[str]) -> str:
-    """What was trained, in a sentence or two."""
-    config = facts.config
-    preset = f", preset `{config.preset}`" if config.preset else ""
-    count = len(config.agents)
-    subject = {
-        "team": "A team of one agent" if count == 1 else f"A team of {count} agents",
-        "model": "A model of a team",
-        "adapter": "An adapter (LoRA) with which a model is one of a team",
-    }[part.kind]
-    text = (
-        f"{subject}, trained by [comas](https://arxiv.org/abs/2510.08529) (method"
-        f" `{Path(config.method).name}`{preset}, task `{Path(config.task).name}`)."
-    )
-    if part.kind == "model":
-        text += f" Weights are in {part.dtype[part.policies[0]]}."
-        if part.adapters:
-            text += " Its adapter has been added to those of its base."
-    others = [name for name in config.agents if name not in agents]
-    if others and part.kind != "team":
-        text += f" It was {', '.join(agents)}; the others were {', '.join(others)}."
-    return text
-
-
-MODEL = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("this folder")
-tokenizer = AutoTokenizer.from_pretrained("this folder")
-```"""
-ADAPTER = """```python
-{imports}from peft import PeftModel
-from transformers import AutoModelForCausalLM
-
-{base}
-model = PeftModel.from_pretrained(base, "this folder")
-```"""
-TEAM = """As a team:
-
-```python
-import comas
-
-team = comas.load("this folder")
-print(team.discuss("a question").answer)
-```"""
-
-
-def _use(part: Part) -> str:
-    """How it is loaded."""
-    if part.kind == "model":
-        return MODEL
-    if part.kind == "adapter":
-        return _use_of_adapter(part.bases[part.policies[0]])
-    rows: list[tuple[str, ...]] = []
-    for policy in part.policies:
-        folders = [f"`{policy}/adapter` (peft)"] if policy in part.adapters else []
-        if policy in part.dtype:
-            folders.append(f"`{policy}/model` (transformers, {part.dtype[policy]})")
-        rows.append((f"`{policy}`", shown(part.bases[policy]), ", ".join(folders)))
-    return f"{_table(('policy', 'started from', 'folders'), rows)}\n\n{TEAM}"
-
-
-def _use_of_adapter(base: str) -> str:
-    """How an adapter is loaded on its base: a hub name, a shipped model, a folder or a file."""
-    kind = source_of(base).kind
-    name = json.dumps(Path(base).name if Path(base).is_absolute() else base)
-    imports = ""
-    if kind == "seed" or is_packaged(base):
-        imports = "from comas.models.sources import place_of_model\n"
-    if is_packaged(base):
-        imports = f"from pathlib import Path\n\n{imports}"
-        lines = f"""file = Path(place_of_model({name}))  # comes with a package
-base = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)"""
-    elif kind == "seed":
-        lines = f"""base = AutoModelForCausalLM.from_pretrained(place_of_model({name}))"""
-    elif kind == "gguf":
-        lines = (
-            f"""base = AutoModelForCausalLM.from_pretrained("its folder here", gguf_file={name})"""
-        )
-    else:
-        note = "  # a hub name, or where it lies here"
-        lines = f"""base = AutoModelForCausalLM.from_pretrained({name}){note}"""
-    return ADAPTER.format(imports=imports, base=lines)
-
-
-def _accuracy(facts: Facts, agents: Sequence[str]) -> str:
-    """Accuracies before and after training, of the team and of these agents."""
-    config = facts.config
-    answers = facts.answers.get("after") or facts.answers.get("before") or []
-    count = len({answer["question"] for answer in answers})
-    asked = "No held-out questions were asked before or after this run."
-    if count:
-        top_p = f", top_p {config.eval_top_p:g}" if config.eval_top_p < 1 else ""
-        asked = (
-            f"Single answers to {count} held-out questions of `{Path(config.task).name}` at"
-            f" temperature {config.eval_temperature:g}{top_p}; 95 % intervals over questions."
-        )
-    after = "after"
-    if "after" not in facts.answers:
-        after += f" (not of this checkpoint, step {facts.step} of {config.steps})"
-    whose = {"mean over the team": [], **{agent: [agent] for agent in agents}}
-    rows: list[tuple[str, ...]] = []
-    for name, of in whose.items():
-        found = (facts.accuracy("before", of), facts.accuracy("after", of), facts.gain(of))
-        rows.append((name, *map(_or, found)))
-    lines = [
-        asked,
-        "",
-        _table(("", "before", after, "gain"), rows),
-        "",
-        f"On the validation split, at this step: {_or(facts.validation)}.",
-    ]
-    if facts.overlap is not None:
-        exact, near = (len(facts.overlap[kind]) for kind in ("exact", "near"))
-        tested = f"Of the {facts.overlap['tested']} held-out questions"
-        lines.append(f"{tested}, {exact} were trained on and {near} nearly.")
-    away = [name for name, agent in config.agents.items() if config.hosts[agent.host].api]
-    if away:
-        names = ", ".join(away)
-        lines.append(f"Not measured for {names}, who answer from an API and do not change.")
-    return "\n".join(lines)
-
-
-def _or(found: Any) -> str:
-    return UNKNOWN if found is None else str(found)
-
-
-def _evaluations(facts: Facts) -> str:
-    """What evaluations of this checkpoint came to."""
-    if not facts.cells:
-        return "Evaluations besides (`comas eval`): none is recorded here."
-    rows: list[tuple[Any, ...]] = []
-    for cell in facts.cells:
-        span = [cell[key] for key in ("accuracy", "low", "high")]
-        accuracy = UNKNOWN if None in span else spelt(*span)
-        rows.append((*(cell[key] for key in ("task", "setup", "team", "n")), accuracy))
-    lines = [
-        "Evaluations (`comas eval`), 95 % intervals:",
-        "",
-        _table(("task", "setup", "who", "n", "accuracy"), rows),
-    ]
-    for record in facts.comparisons:
-        difference = spelt(record["difference"], record["low"], record["high"], "+.3f")
-        lines += [
-            "",
-            f"{record['task']}, {record['setup']}: {record['second']['label']} minus"
-            f" {record['first']['label']} {difference},"
-            f" p {record['p']:.4f} ({record['test']}, corrected): {record['verdict']}.",
-        ]
-    return "\n".join(lines)
-
-
-def _data(facts: Facts, part: Part) -> str:
-    """A table of what it was trained on, with what, for how long."""
-    config = facts.config
-
-    def process(*keys: str) -> str:
-        known = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
-        return ", ".join(known) or UNKNOWN
-
-    bases = dict.fromkeys(shown(part.bases[policy]) for policy in part.policies)
-    data = f", data `{Path(config.data).name}`" if config.data else ""
-    discussions = "discussion" if config.samples == 1 else "discussions"
-    rows: dict[str, Any] = {
-        "started from": "; ".join(facts.lineage if part.kind == "team" else bases),
-        "questions": f"task `{Path(config.task).name}`{data}",
-        "seed": config.seed,
-        "steps": f"{facts.step} of {config.steps}",
-        "per step": f"{config.questions} questions, {config.samples} {discussions} each",
-        "generated tokens": f"{facts.tokens:,}, measurements not counted",
-        "time": f"{facts.seconds:.1f} s",
-        "memory at the peak": f"{facts.peak_bytes / 1e9:.2f} GB" if facts.peak_bytes else UNKNOWN,
-        "machine": process("processor", "devices", "threads"),
-        "software": process("comas", "python", "torch", "transformers"),
-    }
-    for name, account in facts.api.items():
-        kinds = account.get("spent", {}).items()
-        costs = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in kinds)
-        costs += f", money {account['money']:.4f}" if account.get("money") else ""
-        rows[f"API host `{name}`, over the whole run"] = costs or UNKNOWN
-    return _table(("", ""), list(rows.items()))
+    return data.to_yaml()

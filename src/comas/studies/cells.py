@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -99,13 +99,21 @@ class Cell:
         left: list[Stage] = []
         if not self.trained:
             arguments = ("train", str(self.folder / "cell.toml"))
-            if _has_begun(self.run):
+            if self._has_begun():
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
             if self.lacks(name):
                 left.append(self._evaluating(name, measure))
         return left
+
+    def _has_begun(self) -> bool:
+        """Whether there is a run to go on with, damaged or not: it is never begun anew."""
+        try:
+            check_free(str(self.run))
+        except UserMistake:
+            return (self.run / "config.toml").is_file()
+        return False
 
     def report(self, measure: str) -> dict[str, Any] | None:
         """What an evaluation came to; None where it has not ended, or is to be written again."""
@@ -152,15 +160,6 @@ class Cell:
         """Note why a try failed."""
         record = {"stage": stage, "reason": reason}
         files.replace(self.folder / "failed.json", files.as_json(record))
-
-
-def _has_begun(run: Path) -> bool:
-    """Whether there is a run to go on with, damaged or not: it is never begun anew."""
-    try:
-        check_free(str(run))
-    except UserMistake:
-        return (run / "config.toml").is_file()
-    return False
 
 
 def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[Cell]:
@@ -210,10 +209,6 @@ class Cost:
             f"jobs:   {self.jobs} at once, with {threads} each",
         ]
 
-    def data(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return asdict(self)
-
     def check(self, file: Path) -> None:
         """An error where something would be refused, or where the disk is too small."""
         if self.mistakes:
@@ -234,7 +229,7 @@ def cost_of(cells: Sequence[Cell], out: Path, jobs: int | None) -> Cost:
     left = [cell for cell in cells if cell.stages()]
     mistakes: list[str] = []
     peaks: list[int | None] = []
-    disk: list[int | None] = []
+    disk: list[int | None] = [0]
     free = memory_of("cpu").usable
     for setting in {cell.setting.name: cell.setting for cell in left}.values():
         resolved = setting.resolved
@@ -255,14 +250,14 @@ def cost_of(cells: Sequence[Cell], out: Path, jobs: int | None) -> Cost:
         checkpoint = estimate.checkpoint_bytes(resolved)
         kept = estimate.KEPT_CHECKPOINTS * training
         disk.append(None if checkpoint is None else kept * checkpoint)
-    peak = _known(peaks, max)
-    if peak is not None:
-        peak += PROCESS
+    peak = None
+    if peaks and None not in peaks:
+        peak = PROCESS + max(size for size in peaks if size is not None)
     threads = max((c.setting.resolved.config.threads or usable_cpus() for c in left), default=1)
     return Cost(
         cells=len(left),
         evaluations=sum(len(cell.stages()) - (not cell.trained) for cell in left),
-        disk=_known([0, *disk], sum),
+        disk=None if None in disk else sum(size for size in disk if size is not None),
         free_disk=estimate.free_disk(str(out))[1],
         peak=peak,
         free_memory=free,
@@ -270,12 +265,6 @@ def cost_of(cells: Sequence[Cell], out: Path, jobs: int | None) -> Cost:
         threads=threads,
         mistakes=tuple(mistakes),
     )
-
-
-def _known(sizes: Sequence[int | None], total: Callable[[Sequence[int]], int]) -> int | None:
-    """The total of some sizes; None where there are none, or where one is not known."""
-    known = [size for size in sizes if size is not None]
-    return total(known) if known and len(known) == len(sizes) else None
 
 
 def jobs_for(peak: int | None, free: int | None, threads: int, cells: int) -> int:

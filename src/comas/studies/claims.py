@@ -102,7 +102,11 @@ def _row(study: StudyFile, cell: Cell) -> Row:
         curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
         if curve and "before" in values:
             curve = [(0.0, values["before"]), *curve]
-        curves = _curves(study, steps)
+        curves: dict[str, Curve] = {}
+        for path in {measure.metric for measure in study.measures.values() if measure.metric}:
+            figures = [(step["tokens"], figure_at(step, path)) for step in steps]
+            if known := [(tokens, figure) for tokens, figure in figures if figure is not None]:
+                curves[path] = known
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
     values |= _figures(study, steps)
@@ -160,17 +164,6 @@ def _figures(study: StudyFile, steps: Steps) -> dict[str, float]:
         if known:
             values[name] = math.fsum(known) / len(known)
     return values
-
-
-def _curves(study: StudyFile, steps: Steps) -> dict[str, Curve]:
-    """Figures of steps over generated tokens; measures of the same figure have the same curve."""
-    found: dict[str, Curve] = {}
-    for path in {measure.metric for measure in study.measures.values()} - {None}:
-        figures = [(step["tokens"], figure_at(step, str(path))) for step in steps]
-        curve = [(tokens, figure) for tokens, figure in figures if figure is not None]
-        if curve:
-            found[str(path)] = curve
-    return found
 
 
 def figure_at(step: Mapping[str, Any], path: str) -> float | None:
@@ -289,13 +282,8 @@ def _verdict(
         word = "one seed"
     elif p < LEVEL:
         word = "holds"
-    elif _is_opposite(claim, interval):
-        word = "contradicted"
+    else:
+        above = claim.direction == "above"
+        if interval.high < claim.margin if above else interval.low > -claim.margin:
+            word = "contradicted"  # the whole interval lies on the other side of the margin
     return Verdict(claim, interval, p, raw, word, missing)
-
-
-def _is_opposite(claim: Claim, interval: Interval) -> bool:
-    """Whether the whole interval lies on the other side of the margin."""
-    if claim.direction == "above":
-        return interval.high < claim.margin
-    return interval.low > -claim.margin

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -311,14 +311,11 @@ def merged(common: Keys, own: Keys) -> Keys:
     """Own keys over common ones: a value takes the place of a table, and a table that of a
     value.
     """
-    kept = {key: value for key, value in common.items() if not _replaced(key, own)}
-    return {**kept, **own}
 
+    def is_replaced(key: str) -> bool:
+        return any(f"{key}.".startswith(f"{o}.") or o.startswith(f"{key}.") for o in own)
 
-def _replaced(key: str, own: Sequence[str] | Keys) -> bool:
-    return any(
-        key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in own
-    )
+    return {**{key: value for key, value in common.items() if not is_replaced(key)}, **own}
 
 
 def slug(name: str) -> str:

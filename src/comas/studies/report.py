@@ -172,7 +172,10 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
     yield "## Accuracy"
     yield _settings_table(report)
     yield from _accuracy_pictures(report, out)
-    states = {(row.setting, row.seed): _number(row.accuracy) or row.status for row in report.rows}
+    states = {
+        (row.setting, row.seed): row.status if row.accuracy is None else f"{row.accuracy:.3f}"
+        for row in report.rows
+    }
     by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
     headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
     yield table("Accuracy after training, by seed", headings, by_seed)
@@ -187,10 +190,6 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
         yield table(f"Measures: {'; '.join(told)}", ("setting", *study.measures), means)
         yield from _measure_pictures(report, out)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def _told(measure: Measure) -> str:
