@@ -72,23 +72,15 @@ def play(
 
 def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
     from rich.console import Console
-    from rich.text import Text
 
-    from comas.display import clean, discussion, readings
+    from comas.display import print_episode
     from comas.game.play import own_file
 
-    console = Console()
-    console.print(discussion(episode.question.prompt, episode.turns))
-    for reading in readings(episode.turns):
-        console.print(reading, soft_wrap=True)
-    end = "answer: none"
-    if episode.answer is not None:
-        end = f"answer: {clean(episode.answer)}"
-        if is_held_out:
-            with own_file(team.task.verify, "verify"):
-                verdict = team.task.verify(episode.question, episode.answer)
-            end += f" ({verdict})"
-    console.print(Text(end, "bold"))
+    verdict = ""
+    if is_held_out and episode.answer is not None:
+        with own_file(team.task.verify, "verify"):
+            verdict = team.task.verify(episode.question, episode.answer)
+    print_episode(Console(), episode, verdict=verdict)
 
 
 def _team(arguments: list[str] | None) -> Team:

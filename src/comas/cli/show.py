@@ -125,7 +125,7 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
     from rich.console import Console
     from rich.text import Text
 
-    from comas.display import clean, discussion, readings
+    from comas.display import print_episode
     from comas.storage.records import episode_of
 
     console = Console()
@@ -136,16 +136,7 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
         ids = set(_ids_of_role(record, role))
         turns = [turn for turn in episode.turns if turn.id in ids]
         console.print()
-        console.print(discussion(episode.question.prompt, turns, limit=4000))
-        for reading in readings(turns):
-            console.print(reading, soft_wrap=True)
-        if episode.error:
-            end = f"failed: {clean(episode.error)}"
-        elif episode.answer is None:
-            end = "answer: none"
-        else:
-            end = f"answer: {clean(episode.answer)}"
-        console.print(Text(end, "bold"))
+        print_episode(console, episode, turns, limit=4000)
     if len(found) > limit:
         console.print(Text(f"\nand {len(found) - limit} more: --limit {len(found)}", "dim"))
 

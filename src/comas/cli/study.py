@@ -107,27 +107,20 @@ def _cost(found: Study, jobs: int | None) -> Cost:
 
 def _run(found: Study, jobs: int | None) -> None:
     """Run what is left, with a line for each cell that has ended."""
+    from comas.display import clean
+    from comas.team.pace import spoken
+
     cost = _cost(found, jobs)
     cost.check(found.file)
     ended_cells: list[Ended] = []
 
     def tell(ended: Ended) -> None:
         ended_cells.append(ended)
-        number = len(ended_cells)
-        print(f"[{number}/{cost.cells}]", _said(ended), flush=True)
+        became = f"FAILED: {ended.failure}" if ended.failure else f"done in {spoken(ended.seconds)}"
+        number = f"[{len(ended_cells)}/{cost.cells}]"
+        print(number, clean(f"{ended.cell}: {became}", 1000), flush=True)
 
     found.run(cost.jobs, tell)
-
-
-def _said(ended: Ended) -> str:
-    """What became of a cell, in a line that steers no terminal."""
-    from comas.display import clean
-    from comas.team.pace import spoken
-
-    became = f"done in {spoken(ended.seconds)}"
-    if ended.failure:
-        became = f"FAILED: {ended.failure}"
-    return clean(f"{ended.cell}: {became}", 1000)
 
 
 def _print(made: Report, found: Study) -> None:

@@ -68,7 +68,8 @@ def print_summary(console: Console, result: Result) -> None:
     lines = [
         "",
         "held-out accuracy, mean over agents, 95 % interval over questions:",
-        *_accuracies(result),
+        *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
+        *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
         *_fallen(run, result),
         *figure_lines(list(run.metrics())),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
@@ -78,13 +79,6 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(run, result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def _accuracies(result: Result) -> Iterator[str]:
-    for name, accuracy in result.accuracy.items():
-        yield f"  {name:7s} {accuracy if accuracy else 'not measured'}"
-    if result.gain:
-        yield f"  gain    {spelt(*result.gain[:3], '+.3f')}"
 
 
 FALLEN = 0.1
@@ -201,18 +195,11 @@ def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
             of_role.append(figures)
     found: Figures = {}
     for (metric, role), of_role in tables.items():
-        roles = found.setdefault(metric, {})
-        roles[role] = _means(of_role)
+        means = found.setdefault(metric, {}).setdefault(role, {})
+        for name in dict.fromkeys(name for table in of_role for name in table):
+            values = [table[name] for table in of_role if name in table]
+            means[name] = sum(values) / len(values)
     return found
-
-
-def _means(tables: Sequence[Mapping[str, float]]) -> Means:
-    """Of each figure over the steps that have it."""
-    means: Means = {}
-    for name in dict.fromkeys(name for table in tables for name in table):
-        values = [table[name] for table in tables if name in table]
-        means[name] = sum(values) / len(values)
-    return means
 
 
 def _tables(step: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:

@@ -4,7 +4,7 @@ Model text is hostile: it is shown as text, never as markup, and without control
 out: anything that a run depends on.
 """
 
-from comas.display.discussions import clean, discussion, readings, span
+from comas.display.discussions import clean, discussion, print_episode, span
 from comas.display.lines import Bar, Display, ExamLines, Lines, Quiet
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "Quiet",
     "clean",
     "discussion",
-    "readings",
+    "print_episode",
     "span",
 ]

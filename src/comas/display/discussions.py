@@ -8,13 +8,13 @@ out: where on the screen.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from comas.types import Turn
+from comas.types import Episode, Turn
 
 LONGEST = 400
 """Characters of a turn that are shown at most."""
@@ -56,14 +56,6 @@ def read_as(turn: Turn) -> str:
     return "no answer" if turn.info.get("readable") is False else ""
 
 
-def readings(turns: Sequence[Turn]) -> Iterator[Text]:
-    """A line for each turn in which the game read something: `a1 scoring: score 3`."""
-    for turn in turns:
-        if read := read_as(turn):
-            who = f"{clean(turn.agent)} {clean(turn.role)}"
-            yield Text(f"{who}: {read}", "dim")
-
-
 def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> RenderableType:
     """A discussion as a table: who said what in which role (of each turn `limit` characters), and
     what it was paid.
@@ -83,3 +75,28 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
             pay = Text(f"{turn.reward:+.2f}", colour)
         table.add_row(agent, role, said, pay)
     return Group(Text(clean(question), "bold"), table)
+
+
+def print_episode(
+    console: Console,
+    episode: Episode,
+    turns: Sequence[Turn] | None = None,
+    limit: int = LONGEST,
+    verdict: str = "",
+) -> None:
+    """Print a discussion (of its turns those that are named), what the game read in each turn, and
+    how it ended: with an answer and its verdict, without one, or by a failure.
+    """
+    turns = episode.turns if turns is None else turns
+    console.print(discussion(episode.question.prompt, turns, limit))
+    for turn in turns:
+        if read := read_as(turn):
+            who = f"{clean(turn.agent)} {clean(turn.role)}"
+            console.print(Text(f"{who}: {read}", "dim"), soft_wrap=True)
+    end = "answer: none"
+    if episode.error:
+        end = f"failed: {clean(episode.error)}"
+    elif episode.answer is not None:
+        end = f"answer: {clean(episode.answer)}"
+        end += f" ({verdict})" if verdict else ""
+    console.print(Text(end, "bold"))

@@ -145,7 +145,10 @@ class Endpoint:
                 request = read_request(data, self._players)
                 if request.stream:
                     return Streamed(self, request, deadline)
-                return await while_connected(asked.receive, self._whole(request))
+                answers: list[Answer] = []
+                playing = self._play(request, answers.append)
+                usage = await while_connected(asked.receive, playing)
+                return answered(Wording(request).whole(answers, usage))
         except ClientDisconnect:
             return Response(status_code=499)  # which nobody reads
         except asyncio.CancelledError:
@@ -154,11 +157,6 @@ class Endpoint:
             raise
         except Exception as error:
             raise self._refusal(error) from error
-
-    async def _whole(self, request: Request) -> Response:
-        answers: list[Answer] = []
-        usage = await self._play(request, answers.append)
-        return answered(Wording(request).whole(answers, usage))
 
     async def _play(
         self, request: Request, told: Callable[[Answer], None], heard: Heard | None = None
@@ -191,9 +189,15 @@ class Endpoint:
         playing.add_done_callback(lambda _: events.put_nowait(None))
         try:
             await send(chunk(wording.opening()))
-            while (text := await _next(events)) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(QUIET):
+                        text = await events.get()
+                except TimeoutError:
+                    text = WAITING
+                if text is None:
+                    return wording.closing(playing.result())
                 await send(chunk(text))
-            return wording.closing(playing.result())
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
@@ -220,19 +224,15 @@ class Streamed:
         await send({**chunk(last), "more_body": False})
 
 
-async def _next(events: asyncio.Queue[str | None]) -> str | None:
-    """The next event of a stream; a sign of life where none comes for a while."""
-    try:
-        async with asyncio.timeout(QUIET):
-            return await events.get()
-    except TimeoutError:
-        return WAITING
-
-
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Await work, and cancel it where its client goes: ClientDisconnect."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
+    leaving = asyncio.ensure_future(left())
     both = (working, leaving)
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -243,11 +243,6 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         for task in both:
             task.cancel()
         await asyncio.gather(*both, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def body_of(asked: Asked, most: int) -> bytes:

@@ -236,8 +236,12 @@ def no_model(name: str, models: Collection[str]) -> Refusal:
 
 
 def _table(data: bytes) -> dict[str, Any]:
+
+    def no_number(name: str) -> float:
+        raise ValueError(f"{name} is no number of JSON")
+
     try:
-        found = json.loads(data, parse_constant=_no_number)
+        found = json.loads(data, parse_constant=no_number)
         # halves of characters, which no model reads
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
@@ -245,10 +249,6 @@ def _table(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refusal(400, "the body is no JSON object")
     return found
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _without_off(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,20 +278,14 @@ def _validated(table: Mapping[str, Any]) -> _Body:
     except ValidationError as error:
         # of a value that may have several forms, what is said of the form that it comes closest to
         told = max(error.errors(), key=lambda each: len(each["loc"]))
-        param = _param(told["loc"])
+        param = ""  # `messages[0].content`, without the names of forms
+        for part in told["loc"]:
+            if isinstance(part, int):
+                param += f"[{part}]"
+            elif part.isidentifier() and part != "str":
+                param += f".{part}" if param else part
         message = told["msg"].removeprefix("Value error, ")
         raise Refusal(400, f"{param}: {message}", param=param, code="invalid_value") from None
-
-
-def _param(path: tuple[int | str, ...]) -> str:
-    """`messages[0].content` of the path to a value, from which names of forms are left out."""
-    name = ""
-    for part in path:
-        if isinstance(part, int):
-            name += f"[{part}]"
-        elif part.isidentifier() and part != "str":
-            name += f".{part}" if name else part
-    return name
 
 
 # --- replies

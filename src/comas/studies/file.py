@@ -21,9 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from comas.config.mistakes import explain, nearest
 from comas.types import UserMistake
 
-OWN = ("accuracy", "before", "gain", "lowest", "best", "steps", "tokens", "seconds")
-"""Measures that every run has: held-out accuracy after and before training, their difference, that
-of the lowest agent, the best on the validation split, and what the run took.
+HELD_OUT = ("accuracy", "before", "gain", "lowest")
+"""Measures on `test_questions`: accuracy after and before training, their difference, and the
+accuracy of the lowest agent.
+"""
+OWN = (*HELD_OUT, "best", "steps", "tokens", "seconds")
+"""Measures that every run has: besides, the best accuracy on the validation split, and what the run
+took.
 """
 OF_AGENTS = ("accuracy", "before", "gain")
 """Those that claims may name of one agent as well: `gain.a0`. Without a name each is the mean over

@@ -23,6 +23,7 @@ from comas.config.trainable import check_training
 from comas.evaluation import ways
 from comas.storage import files
 from comas.studies.file import (
+    HELD_OUT,
     OF_AGENTS,
     OWN,
     Claim,
@@ -46,8 +47,6 @@ WRITTEN = (
     *("validation", "validation_by_agent"),
 )
 """What a line of metrics.jsonl has besides the metrics that the config names."""
-HELD_OUT = ("accuracy", "before", "gain", "lowest")
-"""Measures on `test_questions`."""
 
 
 @dataclass(frozen=True)
