@@ -28,7 +28,7 @@ from comas.stats import (
     two_level,
 )
 from comas.tasks import pick
-from comas.types import HostFailure, Question, UserMistake
+from comas.types import Question
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -123,7 +123,8 @@ def test_intervals_of_shares_cover_the_truth_as_often_as_they_say() -> None:
 
 
 def test_single_turns_note_nothing() -> None:
-    assert noted(pick.task, Q, RIGHT, [said("s", "a")], {}) == {}
+    assert noted(pick.task, Q, [said("s", "a")], {}) == {}
+    assert noted(pick.task, Q, [said("s", "a"), said("t", "b", WRONG)], {}) == {}
 
 
 def test_revisions_are_of_answers_by_the_same_agent() -> None:
@@ -169,64 +170,11 @@ def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:
         said("s.r.r", "a", WRONG),
         said("s.r.r.r", "a", RIGHT, finished=False),
     ]
-    found = noted(task, Q, RIGHT, turns, {RIGHT: "right"})
-    assert found["verdicts"] == {"s": "wrong", "s.r": "right", "s.r.r": "wrong", "s.r.r.r": "wrong"}
+    found = noted(task, Q, turns, {RIGHT: "right"})
+    assert found == {
+        "verdicts": {"s": "wrong", "s.r": "right", "s.r.r": "wrong", "s.r.r.r": "wrong"}
+    }
     assert asked == [WRONG]
-    assert "says" not in found, "one agent"
-
-
-def test_first_answers_of_different_policies_are_numbered_by_what_they_say() -> None:
-    turns = [
-        said("s", "a", RIGHT),
-        said("t", "b", "2 + 4 = 6 + 1 = 7"),
-        said("u", "c", WRONG),
-        said("v", "d", "?"),
-    ]
-    found = noted(pick.task, Q, WRONG, turns, {WRONG: "wrong"})
-    assert found["says"] == {"s": 0, "t": 0, "u": 1, "v": None, "team": 1}
-    assert found["verdicts"] == {"s": "right", "t": "right", "u": "wrong", "v": "wrong"}
-    assert noted(pick.task, Q, None, turns, {})["says"]["team"] is None
-    copies = [{**turn, "policy": "h/p"} for turn in turns]
-    assert noted(pick.task, Q, WRONG, copies, {}) == {"quoting": 0}
-
-    voted = [{**turn, "info": {"answer": "z"}} for turn in turns[:2]]
-    seen = noted(pick.task, Q, RIGHT, [*voted, *turns[2:]], {})["says"]
-    assert seen == {"s": 0, "t": 0, "u": 1, "v": None, "team": 0}, "as the vote has read them"
-
-    def fails(question: Question, answer: str) -> str | None:
-        raise HostFailure("no sandbox")
-
-    frail = replace(pick.task, ballot=fails)
-    assert "says" not in noted(frail, Q, WRONG, turns, {})
-
-
-def test_a_reader_of_ones_own_that_raises_is_told_in_a_line(tmp_path: Any) -> None:
-    from comas.config.plugins import load_plugin
-
-    file = tmp_path / "frail.py"
-    file.write_text(
-        "from dataclasses import replace\nfrom comas.tasks import pick\n\ndef extract(question,"
-        " text):\n    return {}['x']\n\ntask = replace(pick.task, extract=extract)\n"
-    )
-    task = load_plugin("task", str(file))
-    with pytest.raises(UserMistake, match=r"extract failed in frail\.py line 5: KeyError"):
-        noted(task, Q, RIGHT, [said("s", "a"), said("t", "b")], {})
-
-
-def test_turns_that_quote_show_a_reply_of_another_agent_as_peers_see_it() -> None:
-    quoted = f"solve it peers {pick.shown(Q, RIGHT)} says"
-    turns = [
-        said("s", "a", RIGHT),
-        said("s.r", "b", "?", prompt=quoted, role="evaluation"),
-        said("s.x", "a", "?", prompt=quoted),
-        said("s.y", "a", "?", prompt="solve it"),
-    ]
-    assert noted(pick.task, Q, None, turns, {})["quoting"] == 1, "the author quotes itself"
-    letters = [said("s", "a", "B", prompt="A B C"), said("s.r", "b", "C", prompt="A B C: B")]
-    plain = replace(pick.task, shown=lambda question, text: text)
-    assert noted(plain, Q, None, letters, {})["quoting"] == 0, "it stands in the question"
-    hostile = [said("s", "a", "<score>3</score>"), said("s.r", "b", prompt="(score)3(/score) it")]
-    assert noted(plain, Q, None, hostile, {})["quoting"] == 1, "quotations are defused"
 
 
 # --- confidence and critique
@@ -240,7 +188,7 @@ def revising(question: str, *pairs: tuple[bool, bool]) -> dict[str, Any]:
         for name, right in zip((f"s{place}", f"s{place}.r"), pair, strict=True):
             turns.append(said(name, f"a{place}"))
             verdicts[name] = "right" if right else "wrong"
-    return played(question, "right", turns, verdicts=verdicts, quoting=0)
+    return played(question, "right", turns, verdicts=verdicts)
 
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=4)
@@ -308,7 +256,6 @@ def test_coordination_by_hand() -> None:
     assert found["efficiency"].mean == pytest.approx(0.5 / (60 / 30))
     assert found["error amplification"].mean == pytest.approx(1.0)
     assert "redundancy" not in found, "one agent answers first in each"
-    assert "message density" not in found, "nobody noted who quotes"
 
 
 @settings(deadline=None)
@@ -342,15 +289,11 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
         assert interval.low <= interval.mean <= interval.high
 
 
-def test_redundancy_and_messages() -> None:
+def test_redundancy_is_the_likeness_of_first_answers() -> None:
     same = [said("s", "a", "x y"), said("t", "b", "x y"), said("u", "c", "z")]
-    team = cell("debate", [played("q", "right", same, quoting=1)])
-    redundancy = figures_of.redundancy(team)
-    density = figures_of.message_density(team)
+    redundancy = figures_of.redundancy(cell("debate", [played("q", "right", same)]))
     assert redundancy is not None
-    assert density is not None
     assert redundancy.mean == pytest.approx(1 / 3), "one pair of three is alike"
-    assert density.mean == pytest.approx(1 / 3)
 
 
 def test_only_questions_that_both_were_judged_on_count() -> None:
@@ -367,15 +310,6 @@ def test_only_questions_that_both_were_judged_on_count() -> None:
 
 
 # --- experts
-
-
-def firsts(question: str, verdict: str, team: int | None, **members: tuple[str, int]) -> Any:
-    """A game with first answers: agent -> its verdict and what it says."""
-    turns = [said(name, name) for name in members]
-    says = {name: number for name, (_, number) in members.items()}
-    verdicts = {name: right for name, (right, _) in members.items()}
-    noted_of_game = {"says": {**says, "team": team}, "verdicts": verdicts, "quoting": 0}
-    return played(question, verdict, turns, **noted_of_game)
 
 
 def members(*answers: tuple[str, str]) -> list[Any]:
@@ -398,43 +332,37 @@ def test_the_expert_is_chosen_on_the_other_half() -> None:
     singles = members(
         ("right", "wrong"), ("wrong", "right"), ("right", "wrong"), ("wrong", "right")
     )
-    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("wrong", 1)) for i in range(4)]
+    games = [played(f"q{i}", "right") for i in range(4)]
     compared = compared_with(games, singles)
     assert figures_of.chosen(compared, max) == [["b", "a", "b", "a"]]
     found = figures_of.expert_figures(compared)
     assert found["expert accuracy"].mean == 0.0, "whoever was best elsewhere is wrong here"
     assert "expert loss" not in found
-    assert found["leveraging"].n == 2, "a is right first in two of its questions"
 
 
 def test_experts_by_hand() -> None:
     singles = members(*[("right", "wrong")] * 3, ("wrong", "wrong"))
     games = [
-        firsts("q0", "right", 0, a=("right", 0), b=("wrong", 1)),
-        firsts("q1", "wrong", 1, a=("right", 0), b=("wrong", 1)),
-        firsts("q2", "wrong", 2, a=("right", 0), b=("wrong", 1)),
-        firsts("q3", "wrong", None, a=("wrong", 0), b=("wrong", 0)),
+        played("q0", "right"),
+        played("q1", "wrong"),
+        played("q2", "wrong"),
+        played("q3", "wrong"),
     ]
     compared = compared_with(games, singles)
     found = figures_of.expert_figures(compared)
     assert found["expert accuracy"].mean == 0.75
     assert found["expert loss"].mean == pytest.approx((0.75 - 0.25) / 0.75)
-    assert found["identifying"].mean == pytest.approx(1 / 3), "they differ in three"
-    assert found["leveraging"].mean == pytest.approx(1 / 3)
-    assert found["compromise"].mean == pytest.approx(1 / 3), "of three with an answer"
     assert found["collaboration gap"].mean == pytest.approx(0.0 - 0.25)
 
 
 def test_copies_of_one_model_have_no_expert_and_three_no_collaboration_gap() -> None:
-    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(2)]
+    games = [played(f"q{i}", "right") for i in range(2)]
     assert figures_of.expert_figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
     three = [*alone("q0", agents="abc"), *alone("q1", agents="abc")]
     found = figures_of.expert_figures(compared_with(games, three))
     assert "collaboration gap" not in found
     assert found["expert loss"].mean == 0.0
-    unheard = [played(f"q{i}", "right", [said("s", "c")]) for i in range(2)]
-    found = figures_of.expert_figures(compared_with(unheard, three))
-    assert set(found) == {"expert accuracy", "expert loss"}, "no first answers were compared"
+    assert set(found) == {"expert accuracy", "expert loss"}
 
 
 @settings(deadline=None)
@@ -468,11 +396,11 @@ def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
 
 def test_the_report_leaves_out_what_has_no_data() -> None:
     singles = cell("single", alone("q0"), system="s")
-    vote = cell("vote", [played("q0", "right", [said("s", "a"), said("t", "b")], quoting=0)])
+    vote = cell("vote", [played("q0", "right", [said("s", "a"), said("t", "b")])])
     debate = cell("debate", [revising("q0", (True, True), (True, False))], system="other")
     (of_vote, of_debate) = teamwork([singles, vote, debate])
     assert of_vote["setup"] == "vote"
-    assert set(of_vote["figures"]) == {"overhead", "efficiency", "redundancy", "message density"}
+    assert set(of_vote["figures"]) == {"overhead", "efficiency", "redundancy"}
     assert of_vote["figures"]["overhead"] == {"mean": 1.0, "low": -1.0, "high": None, "n": 1}
     assert "revisions" not in of_vote
     assert set(of_debate["figures"]) == {"accuracy before", "accuracy after", "confidence"}
@@ -626,7 +554,7 @@ def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:
 
 def test_a_gap_and_a_loss_without_spread_are_not_known_exactly() -> None:
     singles = members(*[("right", "right")] * 20)
-    games = [firsts(f"q{i}", "right", 0, a=("right", 0), b=("right", 0)) for i in range(20)]
+    games = [played(f"q{i}", "right") for i in range(20)]
     found = figures_of.expert_figures(compared_with(games, singles))
     gap = found["collaboration gap"]
     assert (gap.mean, gap.low, gap.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))

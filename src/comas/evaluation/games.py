@@ -1,10 +1,10 @@
 """The games of one round of an evaluation: played side by side, judged, written down with what is
 noted of their turns.
 
-A round is what one team is asked of one task in one setup. Which replies are right, which say the
-same, and how many turns quote others follows from the texts and the task, and is written into the
-game's record, so that reports need neither; no game sees any of it. Leaves out: which rounds there
-are (`evaluation.runner`), what it comes to (`evaluation.teamwork`).
+A round is what one team is asked of one task in one setup. Which revisions are right follows from
+the texts and the task, and is written into the game's record, so that reports need neither; no game
+sees it. Leaves out: which rounds there are (`evaluation.runner`), what it comes to
+(`evaluation.teamwork`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,14 +21,13 @@ from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
 from comas.evaluation.ways import Way, described, players
 from comas.game.agent import Member
-from comas.game.play import Scene, first, own_file, play_one
-from comas.game.prompts import defuse
+from comas.game.play import Scene, first, play_one
 from comas.game.roles import ANSWERS
 from comas.hooks import Hook
 from comas.hosts.endpoint.ledger import BudgetSpent
 from comas.storage.game_log import Log
 from comas.team.build import Team
-from comas.types import Episode, HostFailure, Question, Task
+from comas.types import Episode, Question, Task
 
 AT_ONCE = 512
 """Games that are played side by side."""
@@ -171,12 +169,10 @@ class OpenRound:
 
 def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     """The verdict on the answer of a game that went well, and what else its record holds."""
-    question = episode.question
-    answer = episode.answer
-    if answer is None:
-        return "wrong", noted(task, question, None, turns, {})
-    verdict, breakdown = judged(task, question, answer)
-    return verdict, {**noted(task, question, answer, turns, {answer: verdict}), **breakdown}
+    if episode.answer is None:
+        return "wrong", noted(task, episode.question, turns, {})
+    verdict, breakdown = judged(task, episode.question, episode.answer)
+    return verdict, noted(task, episode.question, turns, {episode.answer: verdict}) | breakdown
 
 
 def cut_off(episode: Episode) -> bool:
@@ -196,34 +192,21 @@ TurnRecord = Mapping[str, Any]
 
 
 def noted(
-    task: Task,
-    question: Question,
-    answer: str | None,
-    turns: Sequence[TurnRecord],
-    known: Mapping[str, str],
+    task: Task, question: Question, turns: Sequence[TurnRecord], known: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the record of a game with several turns holds besides; nothing of a single turn.
+    """What the record of a game holds besides, where a turn revises another of its author:
+    `verdicts`, turn id -> verdict, of both.
 
-    `quoting`: how many turns show their author a reply of another agent. `verdicts`: turn id ->
-    verdict, of revisions, of what they revise, and of the first answers of different policies.
-    `says`: turn id -> what a first answer says, and `team` -> what the game's answer says: equal
-    answers have equal numbers, None is one that cannot be read. Asks the verifier.
+    Asks the verifier of texts that are not `known`, each once; a cut reply is wrong.
     """
-    if len(turns) < 2:
-        return {}
-    found: dict[str, Any] = {"quoting": _quoting(task, question, turns)}
-    firsts = list(first_answers(turns).values())
-    if len({turn["policy"] for turn in firsts}) < 2:
-        firsts = []
-    revised = [turn for pair in revisions(turns) for turn in pair]
-    if firsts or revised:
-        found["verdicts"] = _verdicts(task, question, [*firsts, *revised], known)
-    if firsts:
-        texts = {turn["id"]: turn["text"] if turn["finished"] else None for turn in firsts}
-        with suppress(HostFailure):  # the sandbox that tells programs apart let us down
-            read = _read_already(turns)
-            found["says"] = _numbered(task, question, {**texts, "team": answer}, read)
-    return found
+    verdicts: dict[str, str] = {}
+    of_text = dict(known)
+    for turn in (turn for pair in revisions(turns) for turn in pair):
+        text = turn["text"]
+        if turn["finished"] and text not in of_text:
+            of_text[text], _ = judged(task, question, text)
+        verdicts[turn["id"]] = of_text[text] if turn["finished"] else "wrong"
+    return {"verdicts": verdicts} if verdicts else {}
 
 
 def revisions(turns: Sequence[TurnRecord]) -> Iterator[tuple[TurnRecord, TurnRecord]]:
@@ -241,7 +224,8 @@ def first_answers(turns: Sequence[TurnRecord]) -> dict[str, TurnRecord]:
     """Agent -> its first answer, of agents that answer before they hear anybody."""
     firsts: dict[str, TurnRecord] = {}
     for turn in turns:
-        if turn["role"] == "solution" and _opens(turn) and _answers(turn):
+        opens = turn["about"] is None and turn.get("round", 0) == 0  # nobody was heard before
+        if turn["role"] == "solution" and opens and _answers(turn):
             firsts.setdefault(turn["agent"], turn)
     return firsts
 
@@ -249,97 +233,3 @@ def first_answers(turns: Sequence[TurnRecord]) -> dict[str, TurnRecord]:
 def _answers(turn: TurnRecord) -> bool:
     """Whether a reply answers the question, and does not call a tool for it."""
     return turn["role"] in ANSWERS and not turn.get("info", {}).keys() & {"call", "unanswered"}
-
-
-def _opens(turn: TurnRecord) -> bool:
-    """Whether nothing was said before it that it could be about."""
-    return turn["about"] is None and turn.get("round", 0) == 0
-
-
-def _verdicts(
-    task: Task, question: Question, turns: Sequence[TurnRecord], known: Mapping[str, str]
-) -> dict[str, str]:
-    """Turn id -> verdict; equal texts are judged once, and a cut reply is wrong."""
-    of_text = dict(known)
-    verdicts: dict[str, str] = {}
-    for turn in turns:
-        text = turn["text"]
-        if not turn["finished"]:
-            verdicts[turn["id"]] = "wrong"
-            continue
-        if text not in of_text:
-            of_text[text], _ = judged(task, question, text)
-        verdicts[turn["id"]] = of_text[text]
-    return verdicts
-
-
-def _quoting(task: Task, question: Question, turns: Sequence[TurnRecord]) -> int:
-    """How many turns have a reply of another agent in their prompt, as peers see it.
-
-    What stands in the opening prompts as well (a letter of a question's choices, say) is no
-    quotation, nor is what may be a part of the author's own reply.
-    """
-    later = [turn for turn in turns if not _opens(turn)]
-    if not later:
-        return 0
-    opening = "\n".join(turn["prompt"] for turn in turns if _opens(turn))
-    told: list[tuple[str, str]] = []
-    for turn in turns:
-        with own_file(task.shown, f"task {task.name}: shown"):
-            shown = defuse(task.shown(question, turn["text"])).strip()
-        if shown and shown not in opening:
-            told.append((turn["agent"], shown))
-
-    def quotes(turn: TurnRecord) -> bool:
-        own = [text for agent, text in told if agent == turn["agent"]]
-        others = [text for agent, text in told if agent != turn["agent"]]
-        return any(
-            text in turn["prompt"] and not any(text in mine and text != mine for mine in own)
-            for text in others
-        )
-
-    return sum(map(quotes, later))
-
-
-def _read_already(turns: Sequence[TurnRecord]) -> dict[str, str | None]:
-    """Text of an answer -> what the game's own vote read in it (`game.votes`)."""
-    known: dict[str, str | None] = {}
-    for turn in turns:
-        info = turn.get("info", {})
-        if turn["role"] not in ANSWERS or not turn["finished"]:
-            continue
-        if "answer" in info:
-            known[turn["text"]] = info["answer"]
-    return known
-
-
-def _numbered(
-    task: Task,
-    question: Question,
-    texts: Mapping[str, str | None],
-    known: Mapping[str, str | None],
-) -> dict[str, int | None]:
-    """Name -> a number for what the text says, the same for equal answers; None for unreadable
-    ones. Texts whose answer is `known` are not read again.
-    """
-
-    def read(text: str) -> str | None:
-        """The canonical answer in a text, or its ballot."""
-        with own_file(task.extract, f"task {task.name}: extract"):
-            said = task.extract(question, text)
-        return said if said is None or task.ballot is None else task.ballot(question, said)
-
-    answers: list[str] = []
-    numbers: dict[str, int | None] = {}
-    for name, text in texts.items():
-        said = None
-        if text is not None:
-            said = known[text] if text in known else read(text)
-        if said is None:
-            numbers[name] = None
-            continue
-        equal = [place for place, known in enumerate(answers) if task.same(known, said)]
-        if not equal:
-            answers.append(said)
-        numbers[name] = equal[0] if equal else len(answers) - 1
-    return numbers

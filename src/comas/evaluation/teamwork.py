@@ -5,8 +5,7 @@ same system to the same questions.
   2512.08296), with generated tokens for its turns and runs of words for its embeddings. With S the
   share of right answers and T the generated tokens per question: overhead T(team) / T(single) - 1,
   efficiency S(team) T(single) / T(team), error amplification (1 - S(team)) / (1 - S(single));
-  redundancy is the mean similarity of two agents' first answers, message density the share of turns
-  that quote others.
+  redundancy is the mean similarity of two agents' first answers.
 - Confidence and critique of revisions: P(right after | right before) and P(right after | wrong
   before) of arXiv 2412.19513, for each turn that revises another turn of the same agent.
 - The expert gap and the collaboration gap of pairs, after "Multi-Agent Teams Hold Experts Back"
@@ -202,7 +201,6 @@ def coordination_figures(cell: Cell, compared: Beside) -> Figures:
             "efficiency": efficiency(compared),
             "error amplification": amplified,
             "redundancy": redundancy(cell),
-            "message density": message_density(cell),
         }
     )
 
@@ -235,15 +233,6 @@ def redundancy(cell: Cell) -> Interval | None:
         return math.fsum(similarity(*pair) for pair in pairs), len(pairs)
 
     return _share(cell, similarities)
-
-
-def message_density(cell: Cell) -> Interval | None:
-    """The share of turns that quote another agent; None where nobody noted it."""
-
-    def messages(record: Record) -> tuple[float, float]:
-        return (record["quoting"], len(record["turns"])) if "quoting" in record else (0, 0)
-
-    return _share(cell, messages)
 
 
 def _share(cell: Cell, cases: Callable[[Record], tuple[float, float]]) -> Interval | None:
@@ -321,8 +310,6 @@ def revision_figures(cell: Cell) -> Figures:
 
 # --- experts
 
-Case = tuple[bool, bool]
-"""Whether something could be seen in a game, and whether it was so."""
 Chosen = list[list[str]]
 """chosen[s][q]: the member that was chosen for a question, by the other half of them."""
 
@@ -339,36 +326,9 @@ def expert_figures(compared: Beside) -> Figures:
     if expert is not None and expert.mean > 0:
         mean, low, high, n = share_ratio_interval(compared.right(), alone)
         figures["expert loss"] = Interval(1 - mean, 1 - high, 1 - low, n)
-    cases = [
-        [_expert_cases(record, name) for record, name in zip(run, names, strict=True)]
-        for run, names in zip(compared.team, experts, strict=True)
-    ]
-    for name in ("identifying", "leveraging", "compromise"):
-        figures[name] = share_interval(
-            [[float(all(case[name])) for case in run] for run in cases],
-            [[float(case[name][0]) for case in run] for run in cases],
-        )
     if len(members) == 2:
         figures["collaboration gap"] = collaboration_gap(compared)
     return _known(figures)
-
-
-def _expert_cases(record: Record, expert: str) -> dict[str, Case]:
-    """What became of the expert's first answer in a game; one without it says nothing."""
-    firsts = {agent: turn["id"] for agent, turn in first_answers(record["turns"]).items()}
-    if "says" not in record or expert not in firsts:
-        return dict.fromkeys(("identifying", "leveraging", "compromise"), (False, False))
-    says = record["says"]
-    own = says[firsts[expert]]
-    said = {says[turn] for turn in firsts.values()}
-    was_right = record["verdicts"][firsts[expert]] == "right"
-    return {
-        # the game's answer is the expert's, where the members' first ones differ
-        "identifying": (len(said) > 1, own is not None and says[TEAM] == own),
-        "leveraging": (was_right, record["verdict"] == "right"),
-        # the game's answer is nobody's first one
-        "compromise": (says[TEAM] is not None, says[TEAM] not in said),
-    }
 
 
 def collaboration_gap(compared: Beside) -> Interval:
