@@ -1,19 +1,24 @@
-"""Being told how a training run or an evaluation goes: hooks for displays, trackers and notebooks.
+"""Being told how a training run or an evaluation goes: hooks for displays, trackers and notebooks,
+and the pulse that tells them how far it has come.
 
 Leaves out: what they do with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from comas.stats import Interval
 from comas.storage.run import Run
-from comas.types import Episode, Question, Turn, UserMistake
+from comas.types import Episode, Host, Meter, Question, Turn, UserMistake
 
 if TYPE_CHECKING:
     from comas.team.build import Team
@@ -25,6 +30,13 @@ Stage = Literal[
 """What a run is doing: `estimating` is of the memory that it will take; `before`, `validation` and
 `after` are measurements of accuracy.
 """
+Certainty = Literal["exactly", "at most", "about"]
+EVERY = 0.25
+"""Seconds between two reports of a stage."""
+WINDOW = 5.0
+"""Seconds over which the speed is averaged."""
+ENOUGH = 1.0
+"""Seconds of a stage before which no speed is told."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Progress:
     """Replies that are complete, those included whose discussion waits for others."""
     expected: int | None = None
     """Replies of the whole stage; None where nobody knows."""
-    certainty: Literal["exactly", "at most", "about"] = "exactly"
+    certainty: Certainty = "exactly"
     """What `expected` is: the plan of a measurement; the most that a shipped game asks, which
     leaves out what cannot be read; as many as in the step before.
     """
@@ -213,3 +225,148 @@ def hooks_of(hooks: Sequence[Hook]) -> Hooks:
     if len(hooks) == 1 and isinstance(hooks[0], Hooks):
         return hooks[0]
     return Hooks(hooks)
+
+
+# --- how far it has come
+
+Expected = Callable[[int, float | None], tuple[int | None, Certainty]]
+"""`expected(questions, replies per question in the step before)` -> replies of a step."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What all hosts have done so far."""
+
+    replies: int = 0
+    tokens: int = 0
+    rows_due: int = 0
+    rows_read: int = 0
+    rows_learnt: int = 0
+
+
+class Pulse:
+    """Tells a hook how far the present stage has come: at every change of stage, and a few times
+    per second between.
+
+    Counts are pulled from the hosts' meters, so that engines and learners do nothing but count.
+    """
+
+    def __init__(
+        self, hook: Hook, hosts: Mapping[str, Host], expected: Expected | None = None
+    ) -> None:
+        self.hook = hook
+        self._expected = expected
+        self._per_question: float | None = None
+        """Replies per question in the last step that was played here."""
+        self._own: dict[str, Meter] = {}
+        """Meters of hosts that count nothing themselves: their replies are counted when they are
+        complete.
+        """
+        self._meters: dict[str, Meter] = {}
+        for name, host in hosts.items():
+            if host.meter is None:
+                self._own[name] = Meter()
+            self._meters[name] = host.meter or self._own[name]
+        self._stage = Progress("loading")
+        self._began = time.monotonic()
+        self._before = Counts()
+        self._apart = 0
+        """Replies of this stage that hosts counted and that are no part of it."""
+        self._lately: deque[tuple[float, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def play(self, step: int, questions: Sequence[Question]) -> None:
+        """Begin to play a step."""
+        expected, certainty = None, "about"
+        if self._expected is not None:
+            expected, certainty = self._expected(len(questions), self._per_question)
+        self.turn_to("playing", step, expected, certainty, questions)
+
+    def turn_to(
+        self,
+        stage: Stage,
+        step: int = 0,
+        expected: int | None = None,
+        certainty: Certainty = "exactly",
+        questions: Sequence[Question] = (),
+    ) -> None:
+        """Begin a stage, and tell of it at once."""
+        if self._stage.questions:
+            played = self._count().replies - self._before.replies - self._apart
+            self._per_question = played / len(self._stage.questions)
+        self._stage = Progress(
+            stage, step, expected=expected, certainty=certainty, questions=tuple(questions)
+        )
+        self._began = time.monotonic()
+        self._before = self._count()
+        self._apart = 0
+        self._lately.clear()
+        self.hook.working(self.progress())
+
+    def heard_apart(self, turn: Turn) -> None:
+        """Count a complete reply that is no part of the step."""
+        if turn.policy.partition("/")[0] not in self._own:
+            self._apart += 1
+
+    def heard(self, turn: Turn) -> None:
+        """Count a complete reply where its host does not, and hand on those of discussions."""
+        meter = self._own.get(turn.policy.partition("/")[0])
+        if meter is not None:
+            meter.replies += 1
+            meter.tokens += turn.tokens
+        if self._stage.stage == "playing":
+            self.hook.turn(turn)
+
+    def progress(self) -> Progress:
+        """How far the present stage has come."""
+        now = time.monotonic()
+        counts = self._count()
+        replies = counts.replies - self._before.replies - self._apart
+        expected = self._stage.expected
+        return Progress(
+            self._stage.stage,
+            self._stage.step,
+            now - self._began,
+            replies,
+            # a discussion that is played again asks more
+            None if expected is None else max(expected, replies),
+            self._stage.certainty,
+            counts.tokens - self._before.tokens,
+            self._speed(now, counts.tokens),
+            counts.rows_due - self._before.rows_due,
+            counts.rows_read - self._before.rows_read,
+            counts.rows_learnt - self._before.rows_learnt,
+            self._stage.questions,
+            self._apart,
+        )
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Within it, the running event loop tells the hook a few times per second."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(EVERY, self._beat, loop)
+        try:
+            yield
+        finally:
+            self._timer.cancel()
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.hook.working(self.progress())
+        self._timer = loop.call_later(EVERY, self._beat, loop)
+
+    def _count(self) -> Counts:
+        meters = list(self._meters.values())
+        return Counts(
+            sum(m.replies for m in meters),
+            sum(m.tokens for m in meters),
+            sum(m.rows_due for m in meters),
+            sum(m.rows_read for m in meters),
+            sum(m.rows_learnt for m in meters),
+        )
+
+    def _speed(self, now: float, tokens: int) -> float | None:
+        self._lately.append((now, tokens))
+        while now - self._lately[0][0] > WINDOW:
+            self._lately.popleft()
+        then, before = self._lately[0]
+        return (tokens - before) / (now - then) if now - then >= ENOUGH else None

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from comas import hooks
 from comas.display import Display, ExamLines, Lines, discussion
 from comas.display.discussions import read_as
 from comas.display.lines import amount, lost, speed, ties
-from comas.evaluation import runner
 from comas.hooks import Progress
 from comas.stats import Interval
 from comas.types import Meter, Turn
@@ -181,13 +181,13 @@ def test_an_evaluation_says_what_it_does_before_its_first_game_ends(
     meter = Meter()
 
     async def play() -> None:
-        beating = asyncio.create_task(runner._beat(lines, {"home": cast(Any, Seat(meter))}))
-        await asyncio.sleep(0)
-        meter.tokens = 1234
-        await asyncio.sleep(0.05)
-        beating.cancel()
+        pulse = hooks.Pulse(lines, {"home": cast(Any, Seat(meter))})
+        pulse.turn_to("playing")
+        with pulse.beating():
+            meter.tokens = 1234
+            await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(runner, "EVERY", 0.01)
+    monkeypatch.setattr(hooks, "EVERY", 0.01)
     asyncio.run(play())
     told = output.getvalue().splitlines()
     assert told[0] == "loading the models"

@@ -30,7 +30,7 @@ from comas.config.schema import read
 from comas.display import Lines
 from comas.display import lines as watching
 from comas.evaluation.accuracy import by_agent
-from comas.hooks import Hook, Hooks, Progress
+from comas.hooks import EVERY, Hook, Hooks, Progress, Pulse
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.questions.checked import of_run
@@ -39,7 +39,7 @@ from comas.storage.run import Run
 from comas.team.build import Team, members_of, run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.loop import Session
-from comas.training.progress import EVERY, Pulse, expected_replies
+from comas.training.progress import expected_replies
 from comas.training.start import train_async
 from comas.types import Meter, Question, Sampling, Turn, UserMistake
 from tests.support.engines import engine_of, is_stacked
@@ -376,7 +376,7 @@ def test_the_pulse_ends_with_the_run() -> None:
     watch = Told()
 
     async def beat() -> int:
-        pulse = Pulse(watch, {}, resolve(read(None)))
+        pulse = Pulse(watch, {})
         with pulse.beating():
             await asyncio.sleep(2.5 * EVERY)
         told = len(watch.told)
@@ -390,7 +390,7 @@ def test_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> N
     clock = [50.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     meter = Meter()
-    pulse = Pulse(Hook(), {"home": SimpleNamespace(meter=meter)}, resolve(read(None)))  # type: ignore[dict-item]
+    pulse = Pulse(Hook(), {"home": SimpleNamespace(meter=meter)})  # type: ignore[dict-item]
     pulse.turn_to("playing", 0, questions=[Question(id="q", prompt="p")])
     speeds = []
     for second in range(1, 21):

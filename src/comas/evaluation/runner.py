@@ -27,7 +27,7 @@ from comas.evaluation.spec import CROSS, Plan
 from comas.evaluation.teamwork import teamwork
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.game.play import play_one
-from comas.hooks import Hook, Progress, hooks_of
+from comas.hooks import Hook, Progress, Pulse, hooks_of
 from comas.hosts.api import ApiHost
 from comas.machine import peak_bytes
 from comas.program import Work
@@ -49,9 +49,6 @@ from comas.types import (
     Turn,
     UserMistake,
 )
-
-EVERY = 1.0
-"""Seconds between two reports of a cell that is played."""
 
 
 class Trained(NamedTuple):
@@ -387,22 +384,23 @@ class Exam:
         questions = {question.id: question for question in each.questions}
         playing = OpenRound(each.task, each.log, hook)
         hosts = each.team.hosts
-        beating = asyncio.create_task(_beat(hook, hosts))
+        pulse = Pulse(hook, hosts)
+        pulse.turn_to("playing")  # the first game may end late
+        kept = spending.kept(each.team, account or (lambda: self._account(each.run, hosts)))
         try:
-            async with (
-                spending.kept(each.team, account or (lambda: self._account(each.run, hosts))),
-                asyncio.TaskGroup() as group,
-            ):
-                for record in to_judge:
-                    question = questions[record["question"]]
-                    group.create_task(playing.judge_again(record, question))
-                for game in to_play:
-                    scene = self._asking.scene(each.task, each.way, game.members, self.plan.seed)
-                    group.create_task(playing.play(scene, game))
+            with pulse.beating():
+                async with kept, asyncio.TaskGroup() as group:
+                    for record in to_judge:
+                        question = questions[record["question"]]
+                        group.create_task(playing.judge_again(record, question))
+                    for game in to_play:
+                        scene = self._asking.scene(
+                            each.task, each.way, game.members, self.plan.seed
+                        )
+                        group.create_task(playing.play(scene, game))
             if playing.spent:
                 raise playing.spent[0]
         finally:
-            beating.cancel()
             playing.close()
             self._folder.change_plan(spec.with_halved(self.plan, each.run, each.team))
             each.log.close(
@@ -486,26 +484,6 @@ class Exam:
                 (vote,) = await self._play_all(hook, only=key)
             matched.append((vote, dear))
         return matched
-
-
-async def _beat(hook: Hook, hosts: Mapping[str, Host]) -> None:
-    """Tell a hook all the while how many tokens have been generated, by hosts that count them: the
-    first game may end late.
-    """
-    meters = [host.meter for host in hosts.values() if host.meter is not None]
-    replies = sum(meter.replies for meter in meters)
-    tokens = sum(meter.tokens for meter in meters)
-    began = time.monotonic()
-    while meters:
-        await asyncio.sleep(EVERY)
-        hook.working(
-            Progress(
-                "playing",
-                seconds=time.monotonic() - began,
-                replies=sum(meter.replies for meter in meters) - replies,
-                tokens=sum(meter.tokens for meter in meters) - tokens,
-            )
-        )
 
 
 def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:

@@ -16,7 +16,7 @@ from typing import Any
 from comas.evaluation import fingerprints
 from comas.evaluation.questions import overlap
 from comas.game.play import Scene, play_all, settle_all
-from comas.hooks import Hook, hooks_of
+from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
 from comas.monitors.planting import PLANTED
@@ -33,7 +33,7 @@ from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
 from comas.training.metrics.record import note_truth
-from comas.training.progress import Pulse
+from comas.training.progress import expecting
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.watching import Watching
@@ -52,7 +52,7 @@ class Session:
         self.team = team
         self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(self.hooks, team.hosts, team.resolved)
+        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved))
         self.measuring = Measuring(team, self.hooks, self.pulse)
         self.metrics = load_metrics(team.config.metrics or ())
         self.asked = asked

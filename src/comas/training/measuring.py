@@ -11,12 +11,11 @@ from typing import Any
 
 from comas.evaluation.accuracy import Answer, accuracy, answer_all, by_agent, by_question, copied
 from comas.game.agent import Member
-from comas.hooks import Hook, Stage
+from comas.hooks import Hook, Pulse, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
 from comas.team.equal_policies import measurable, measured_for
-from comas.training.progress import Pulse
 from comas.types import Question
 
 
