@@ -15,6 +15,7 @@ from comas.studies import cells, verb
 from comas.studies.cells import Ended, jobs_for
 from comas.studies.claims import rows_of
 from comas.studies.verb import Study
+from comas.sync import run_sync
 from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.studies import SMALL, InProcess, small
@@ -25,12 +26,12 @@ FILES = ("report.md", "pictures/accuracy.svg")
 def go(file: Path, place: InProcess) -> list[Ended]:
     """Run what is left of a study, and write its report."""
     study = Study.read(file)
-    place.begin()
+    place.stopped = False
     ended: list[Ended] = []
     with study.alone():
         declared = study.declare()
         try:
-            study.run(1, ended.append, place)
+            study.run(1, ended.append, place.run)
         finally:
             study.report(declared)
     return ended
@@ -119,7 +120,7 @@ def test_a_study_that_was_stopped_gives_the_same_report(
     for _ in dies_at:
         with pytest.raises(KeyboardInterrupt):
             go(file, place)
-        assert place.stopped.is_set()
+        assert place.stopped
     go(file, place)
     for name in FILES:
         text = (tmp_path / "small" / name).read_text()
@@ -206,7 +207,7 @@ def test_an_evaluation_whose_games_failed_is_no_value_and_is_gone_on_with(
         assert "vote" not in row.values
         place = InProcess(idle=True)
         ended: list[Ended] = []
-        cells.run_cells([cell], 1, place, ended.append)  # type: ignore[arg-type]
+        run_sync(cells.run_cells([cell], 1, place.run, ended.append))
         assert ended[0].failure == f"vote: {row.reason}"
         assert rows_of(study.described, [cell])[0].status == "failed"
         path.write_text("{")
@@ -343,7 +344,7 @@ def test_as_many_jobs_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) 
 def quick(monkeypatch: pytest.MonkeyPatch) -> InProcess:
     """The command without processes."""
     place = InProcess(breaks=["labels/2"])
-    monkeypatch.setattr(verb, "Here", lambda: place)
+    monkeypatch.setattr(verb, "here", place.run)
     return place
 
 

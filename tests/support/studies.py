@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,43 +68,32 @@ class InProcess:
         self, dies_at: Sequence[int] = (), breaks: Sequence[str] = (), idle: bool = False
     ) -> None:
         self.commands: list[tuple[str, ...]] = []
-        self.stopped = threading.Event()
-        self._died = False
+        self.stopped = False
+        """Whether a command was asked to end."""
         self._dies_at = dies_at
         self._breaks = breaks
         self._idle = idle
 
-    def begin(self) -> None:
-        """Once more, after it was interrupted."""
-        self._died = False
-        self.stopped.clear()
-
-    def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
+    async def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
         assert threads == 1
-        if self._died:  # as processes end when all are asked to stop
-            assert self.stopped.wait(30)
-            return 130
         self.commands.append(tuple(arguments))
         if len(self.commands) in self._dies_at:
-            self._died = True
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+            try:
+                await asyncio.sleep(30)
+            finally:
+                self.stopped = True
         if self._idle:
             return 0
         try:
             if any(word in " ".join(arguments) for word in self._breaks):
                 raise UserMistake("no such luck | <today>")
-            asyncio.run(_command(arguments))
+            await _command(arguments)
         except UserMistake as error:
             with log.open("a") as file:
                 file.write(f"note: something\nerror: {error}\n")
             return 2
         return 0
-
-    def stop(self) -> None:
-        self.stopped.set()
-
-    def kill(self) -> None:
-        raise AssertionError("nobody asked for that")
 
 
 async def _command(arguments: Sequence[str]) -> None:

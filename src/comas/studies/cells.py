@@ -9,19 +9,16 @@ own; what it comes to does not depend on how many run beside it. Leaves out: wha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import filelock
@@ -29,15 +26,16 @@ import tomli_w
 
 from comas import estimate
 from comas.evaluation.folder import PLAN, REPORT
-from comas.exit_codes import ALARMED, STOPPED
+from comas.exit_codes import ALARMED
 from comas.machine import memory_of, usable_cpus
 from comas.questions.checked import of_run
+from comas.signals import listening
 from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
 from comas.studies.file import Measure, StudyFile, slug
 from comas.studies.settings import Setting, taken_of
-from comas.types import UserMistake
+from comas.types import Stopped, UserMistake
 
 PATIENCE = 60.0
 """Seconds to wait for a process of an earlier try that is still ending."""
@@ -288,57 +286,41 @@ def alike(cells: Sequence[Cell]) -> list[list[Setting]]:
 
 # --- running
 
+Place = Callable[[Sequence[str], Path, int | None], Awaitable[int]]
+"""`place(arguments, log, threads)` -> exit code: where commands run, as `here`."""
 
-class Here:
-    """Runs commands in processes of this machine, which end when this one does, in whatever way."""
 
-    def __init__(self) -> None:
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._stopping = False
+async def here(arguments: Sequence[str], log: Path, threads: int | None) -> int:
+    """Run `comas` with these arguments in a process of this machine, which ends when this one does,
+    in whatever way; its output is appended to `log`. Returns its exit code.
 
-    def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
-        """Run `comas` with these arguments to its end, its output appended to `log`; returns the
-        exit code, that of a process that was stopped or died included.
-        """
-        command = [sys.executable, "-m", "comas.cli.cell", *arguments]
-        environment = dict(os.environ)
-        if threads is not None:
-            environment["OMP_NUM_THREADS"] = str(threads)
-        with log.open("ab") as output:
-            with self._lock:
-                if self._stopping:
-                    return STOPPED
-                # a process group of its own: Ctrl-C is for us, who ask it to stop
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    process_group=0,
-                )
-                self._running.add(process)
-            with process:  # closes its stdin in the end
-                try:
-                    return process.wait()
-                finally:
-                    with self._lock:
-                        self._running.discard(process)
-
-    def stop(self) -> None:
-        """Have all commands that are running end in order, and no other begin."""
-        with self._lock:
-            self._stopping = True
-            for process in self._running:
-                process.terminate()
-
-    def kill(self) -> None:
-        """End them at once."""
-        with self._lock:
-            self._stopping = True
-            for process in self._running:
-                process.kill()
+    Cancelled, it asks the process to end in order and waits for that; cancelled again, it kills it.
+    """
+    environment = dict(os.environ)
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    with log.open("ab") as output:
+        # a process group of its own: Ctrl-C is for us, who ask it to stop
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "comas.cli.cell", *arguments),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            process_group=0,
+        )
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 class Ended(NamedTuple):
@@ -350,85 +332,54 @@ class Ended(NamedTuple):
     """Empty where it is done."""
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, place: Here, tell: Callable[[Ended], None]) -> None:
-    """Run what is left of these cells; `tell` hears of each when it has ended.
+async def run_cells(
+    cells: Sequence[Cell], jobs: int, place: Place, tell: Callable[[Ended], None]
+) -> None:
+    """Run what is left of these cells, `jobs` at once; `tell` hears of each when it has ended.
 
-    A cell that fails is recorded, and the others go on. Raises KeyboardInterrupt when it was
-    stopped and all processes have ended; another Ctrl-C ends these at once.
+    A cell that fails is recorded, and the others go on. Raises Stopped when Ctrl-C or SIGTERM has
+    stopped it and all processes have ended; another Ctrl-C ends these at once.
     """
-    stopping = threading.Event()
-    with ThreadPoolExecutor(jobs) as pool, _stoppable():
-        waiting = [pool.submit(_work, cell, place, stopping) for cell in cells]
+    slots = asyncio.Semaphore(jobs)
+
+    async def run(cell: Cell) -> None:
+        async with slots:
+            began = time.monotonic()
+            try:
+                failure = await _commands(cell, place)
+            except (OSError, UserMistake) as error:
+                failure = _line(str(error))
+                cell.write_failure("train", failure)
+            tell(Ended(cell, time.monotonic() - began, failure))
+
+    tasks: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        for task in tasks:
+            task.cancel()
+
+    with listening(lambda: False, stop):
         try:
-            _tell_all(waiting, tell)
-        except BaseException:
-            stopping.set()
-            place.stop()
-            while any(not future.done() for future in waiting):
-                try:
-                    wait(waiting, timeout=1.0)
-                except KeyboardInterrupt:
-                    place.kill()
-            raise
+            async with asyncio.TaskGroup() as group:
+                tasks += [group.create_task(run(cell)) for cell in cells]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+    if any(task.cancelled() for task in tasks):
+        raise Stopped
 
 
-def _tell_all(waiting: Sequence[Future[Ended | None]], tell: Callable[[Ended], None]) -> None:
-    left = set(waiting)
-    while left:
-        # with a time limit: on Windows a wait without one hears no Ctrl-C
-        ready, left = wait(left, timeout=1.0, return_when=FIRST_COMPLETED)
-        for future in [future for future in waiting if future in ready]:
-            ended = future.result()
-            if ended is not None:
-                tell(ended)
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM is heard like Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, heard)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _work(cell: Cell, place: Here, stopping: threading.Event) -> Ended | None:
-    """All commands that a cell has left; None where it was stopped."""
-    if stopping.is_set():
-        return None
-    began = time.monotonic()
-    try:
-        failure = _commands(cell, place, stopping)
-    except (OSError, UserMistake) as error:
-        failure = _line(str(error))
-        cell.write_failure("train", failure)
-    if stopping.is_set() and cell.stages():
-        return None
-    return Ended(cell, time.monotonic() - began, failure)
-
-
-def _commands(cell: Cell, place: Here, stopping: threading.Event) -> str:
-    """Run them; returns the reason where one failed."""
+async def _commands(cell: Cell, place: Place) -> str:
+    """Run all commands that a cell has left; returns the reason where one failed."""
     if not cell.trained:
         cell.write_config()
     (cell.folder / "failed.json").unlink(missing_ok=True)
     threads = cell.setting.resolved.config.threads
     for stage in cell.stages():
-        _wait_for(stage)
+        await _left_alone(stage.folder)
         size = cell.log.stat().st_size if cell.log.is_file() else 0
-        code = place.run(stage.arguments, cell.log, threads)
+        code = await place(stage.arguments, cell.log, threads)
         # a run that an alarm has ended is measured and done
         if code not in (0, ALARMED):
-            if stopping.is_set():
-                return ""
             reason = _reason(cell, size, code)
             cell.write_failure(stage.name, reason)
             return f"{stage.name}: {reason}"
@@ -440,15 +391,19 @@ def _commands(cell: Cell, place: Here, stopping: threading.Event) -> str:
     return ""
 
 
-def _wait_for(stage: Stage) -> None:
-    """Wait until no process of an earlier try works there any more."""
-    if not stage.folder.is_dir():
-        return
-    try:
-        with filelock.FileLock(stage.folder / ".lock", timeout=PATIENCE):
+async def _left_alone(folder: Path) -> None:
+    """Wait until no process of an earlier try works in a folder any more; where one stays, the
+    command itself says so.
+    """
+    until = time.monotonic() + PATIENCE
+    while folder.is_dir() and time.monotonic() < until:
+        try:
+            with filelock.FileLock(folder / ".lock", timeout=0):
+                return
+        except filelock.Timeout:
+            await asyncio.sleep(0.1)
+        except NotImplementedError:
             return
-    except (filelock.Timeout, NotImplementedError):  # said by the command itself
-        return
 
 
 def _reason(cell: Cell, start: int, code: int) -> str:

@@ -19,7 +19,7 @@ import filelock
 
 from comas.storage import files
 from comas.storage.run import Run
-from comas.studies.cells import Cell, Cost, Ended, Here, cells_of, cost_of, run_cells
+from comas.studies.cells import Cell, Cost, Ended, Place, cells_of, cost_of, here, run_cells
 from comas.studies.claims import has_figure, rows_of, verdicts_of
 from comas.studies.file import StudyFile, parts_of, read_file
 from comas.studies.report import Declared, Report
@@ -31,6 +31,7 @@ from comas.studies.settings import (
     located,
     settings_of,
 )
+from comas.sync import run_sync
 from comas.types import UserMistake
 
 DECLARED = "declared.json"
@@ -143,9 +144,9 @@ class Study:
         runs = [Run.open(cell.run) for cell in self.cells if (cell.run / "config.toml").is_file()]
         return metric is not None and not any(has_figure(run.metrics(), metric) for run in runs)
 
-    def run(self, jobs: int, tell: Callable[[Ended], None], place: Here | None = None) -> None:
-        """Run what is left."""
-        run_cells(self.left(), jobs, place or Here(), tell)
+    def run(self, jobs: int, tell: Callable[[Ended], None], place: Place | None = None) -> None:
+        """Run what is left; KeyboardInterrupt where it was stopped."""
+        run_sync(run_cells(self.left(), jobs, place or here, tell))
 
     def report(self, declared: Declared) -> Report:
         """Test the claims on what there is, and write the report."""
