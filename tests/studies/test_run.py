@@ -393,7 +393,7 @@ def test_a_stop_of_the_command_is_130_and_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(quick, "_dies_at", [2])
     file = small(tmp_path)
-    assert run(["study", str(file)], monkeypatch) == 130
+    assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 130
     assert f"stopped; go on with: comas study {file}" in capsys.readouterr().err
     assert "0 failed, 4 missing" in (tmp_path / "small" / "report.md").read_text()
 
