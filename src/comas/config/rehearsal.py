@@ -231,7 +231,8 @@ def _play(scene: Scene, question: Question | None = None) -> _Play:
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
         cause = first(error)
-        return _Play(None, cause if isinstance(cause, UserMistake) else None)
+        # made anew: a traceback would keep the whole play in the cache
+        return _Play(None, type(cause)(*cause.args) if isinstance(cause, UserMistake) else None)
     return _Play(None if episode.error else episode.turns)
 
 
