@@ -130,7 +130,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
     files = [
         f
         for kind in ("methods", "setups")
-        for f in (Path(spec.__file__).parents[1] / kind).glob("*.py")
+        for f in (Path(spec.__file__).parents[1] / kind).rglob("*.py")
     ]
     files += (Path(spec.__file__).parents[1] / "game").glob("*.py")
     asked = {

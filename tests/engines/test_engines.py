@@ -71,7 +71,7 @@ def engine(dtype: torch.dtype, max_rows: int = 512, stacked: bool = True, **othe
     return engine_of(models, [3, 4], 0, 128, max_rows, engine=name)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: float) -> None:
     asked = requests(40, temperature=temperature)
     wanted = engine(torch.float64).generate(asked)

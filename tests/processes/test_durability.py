@@ -31,6 +31,7 @@ def died(work: Callable[[], None], faults: Faults) -> None:
     assert faults.dead, "another error than the crash"
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_write_sync_rename_or_removal_changes_nothing(
     whole: tuple[Any, list[str]], tmp_path: Path
 ) -> None:

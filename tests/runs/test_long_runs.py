@@ -61,6 +61,7 @@ class Gauge(Hook):
             sys.setprofile(self._count)
 
 
+@pytest.mark.slow
 def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def executed(notebook: Path, folder: Path, steps: int) -> dict[str, str]:
     return {cell["id"]: "".join(map(str, cell["outputs"])) for cell in code}
 
 
+@pytest.mark.slow
 def test_the_first_team_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     printed = executed(FIRST_TEAM, tmp_path, steps=4)

@@ -333,7 +333,13 @@ class SlowToStart(threading.Thread):
 
 @pytest.mark.parametrize("thread", [threading.Thread, SlowToStart])
 def test_a_line_that_is_cut_within_a_message(thread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "command", lambda: [sys.executable, "-c", CUTTING])
+    start = subprocess.Popen
+
+    def start_cutting(command: list[str], **keywords: Any) -> subprocess.Popen[bytes]:
+        ends = command[-2:]
+        return start([sys.executable, "-c", CUTTING, *ends], **keywords)
+
+    monkeypatch.setattr(process.subprocess, "Popen", start_cutting)
     monkeypatch.setattr(process.threading, "Thread", thread)
     host = dialled(process, shipment())
     with pytest.raises(HostLost, match="its messages were cut; its process ended"):

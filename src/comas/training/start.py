@@ -32,11 +32,6 @@ from comas.training.loop import Session
 from comas.training.result import Result
 from comas.types import Host, Question, UserMistake
 
-LENGTH = ("steps", "tokens")
-"""How long a run is: it may be made longer when it goes on, and is then what it would have been
-from the start.
-"""
-
 
 async def train_async(
     config: Config, *hooks: Hook, hosts: Mapping[str, Host] | None = None
