@@ -45,7 +45,7 @@ def loading_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(local, "make_local_host", load)
+    monkeypatch.setattr(local, "build", load)
 
 
 def greeted(host: ApiHost, sampling: Sampling | None = None) -> list[str]:

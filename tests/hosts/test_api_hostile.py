@@ -19,7 +19,7 @@ import tomli_w
 import comas
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
-from comas.hooks import Hook
+from comas.hooks import Hook, Progress
 from comas.hosts.api import ApiHost
 from comas.team.build import run_sync
 from tests.support.endpoint import KEY, Handler, answers, no_secret, records, said
@@ -208,6 +208,14 @@ def test_hostile_criticism_changes_no_reward(mixed: Any, tmp_path: Path) -> None
     assert found[0][1]
 
 
+class Stages(Hook):
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def working(self, progress: Progress) -> None:
+        self.told.add(progress.stage)
+
+
 def test_hostile_errors_and_answers_in_an_evaluation(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +230,9 @@ def test_hostile_errors_and_answers_in_an_evaluation(
             hostile(handler, asked)
 
     plan = [f"hosts.home.api={serve(act).url}", "hosts.home.key_env=JUDGE_KEY", "agents=1"]
-    found = run_sync(Exam.create(Plan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(Hook()))
+    stages = Stages()
+    found = run_sync(Exam.create(Plan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(stages))
+    assert "playing" not in stages.told  # its games are told, not that no token was counted
     (cell,) = found["cells"]
     assert cell["failed"] > 0
     assert cell["right"] == 0

@@ -144,8 +144,8 @@ def check_playable(resolved: Resolved) -> None:
     step without discussions; no model is loaded.
     """
     for play in _plays_of(resolved):
-        if isinstance(play.mistake, CannotBePlayed):
-            raise play.mistake
+        if isinstance(play.mistake, CannotBePlayed):  # anew: that one is kept in the cache
+            raise CannotBePlayed(str(play.mistake))
     method = resolved.method
     if method.update is None:
         return
@@ -231,8 +231,11 @@ def _play(scene: Scene, question: Question | None = None) -> _Play:
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with a question of no task
         cause = first(error)
-        # made anew: a traceback would keep the whole play in the cache
-        return _Play(None, type(cause)(*cause.args) if isinstance(cause, UserMistake) else None)
+        if not isinstance(cause, UserMistake):
+            return _Play(None)
+        # tracebacks would keep the whole play in the cache
+        cause.__cause__ = cause.__context__ = None
+        return _Play(None, cause.with_traceback(None))
     return _Play(None if episode.error else episode.turns)
 
 

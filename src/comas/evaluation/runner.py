@@ -383,11 +383,14 @@ class Exam:
         questions = {question.id: question for question in each.questions}
         playing = OpenRound(each.task, each.log, hook)
         hosts = each.team.hosts
-        pulse = Pulse(hook, hosts)
-        pulse.turn_to("playing")  # the first game may end late
+        # the first game may end late; of hosts that count nothing only games are told
+        counting = {name: host for name, host in hosts.items() if host.meter is not None}
+        pulse = Pulse(hook, counting)
+        if counting:
+            pulse.turn_to("playing")
         kept = spending.kept(hosts, account or (lambda: self._account(each.run, hosts)))
         try:
-            with pulse.beating():
+            with pulse.beating() if counting else nullcontext():
                 async with kept, asyncio.TaskGroup() as group:
                     for record in to_judge:
                         question = questions[record["question"]]

@@ -38,7 +38,7 @@ class HostPlan(Generic[T]):
     method: Method | None = None
     """What the host learns by; None where it does not."""
     recipe: Any = None
-    """`learners.step.Recipe`: rates and limits of its optimizer steps."""
+    """`learners.recipe.Recipe`: rates and limits of its optimizer steps."""
     engine: EngineModule | None = None
     """The module of the engine that samples; None where the host has none."""
     under: str | None = None

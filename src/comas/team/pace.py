@@ -1,7 +1,7 @@
 """How long discussions take, from a few that are played with short replies: for dry runs.
 
 Leaves out: learning (`training.dry_run`), what is measured in an evaluation
-(`evaluation.dry_run`).
+(`evaluation.runner`).
 """
 
 from __future__ import annotations
