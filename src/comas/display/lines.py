@@ -294,20 +294,24 @@ class ExamLines(Quiet):
         if progress.stage == "loading":
             self._say(NAMES["loading"])
             return
-        if time.monotonic() - self.said > self.every:
-            self.said = time.monotonic()
-            self._say(f"{self.what}: {self.done}/{self.games} games, {speed(progress)}")
+        # the first game may end late
+        self._tell(self.rate() if self.fresh else speed(progress))
 
     def game(self, record: Mapping[str, Any]) -> None:
         self.done += 1
         self.fresh += 1
         self.failed += record["verdict"] == "failed"
         self.tokens += sum(t["tokens"] for t in record["turns"])
-        if time.monotonic() - self.said > self.every:
-            self.said = time.monotonic()
-            left = self.left()
-            rest = f", left {left}" if left else ""
-            self._say(f"{self.what}: {self.done}/{self.games} games, {self.rate()}{rest}")
+        self._tell(self.rate())
+
+    def _tell(self, rate: str) -> None:
+        """Say how far the cell has come, once in a while."""
+        if time.monotonic() - self.said <= self.every:
+            return
+        self.said = time.monotonic()
+        left = self.left()
+        rest = f", left {left}" if left else ""
+        self._say(f"{self.what}: {self.done}/{self.games} games, {rate}{rest}")
 
     def rate(self) -> str:
         """Games and tokens per second, and how many failed."""
@@ -321,7 +325,7 @@ class ExamLines(Quiet):
         """How long the rest may take; empty before enough games have ended: they are played at
         once, and the first says little of the others.
         """
-        if self.fresh < min(GAMES, self.games - self.done):
+        if self.fresh < max(1, min(GAMES, self.games - self.done)):
             return ""
         per_game = (time.monotonic() - self.began) / self.fresh
         return span((self.games - self.done) * per_game)
