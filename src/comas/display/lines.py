@@ -294,7 +294,8 @@ class ExamLines(Quiet):
         if progress.stage == "loading":
             self._say(NAMES["loading"])
             return
-        if time.monotonic() - self.said > self.every:
+        # hosts behind an API count nothing: of them `game` tells
+        if progress.tokens and time.monotonic() - self.said > self.every:
             self.said = time.monotonic()
             self._say(f"{self.what}: {self.done}/{self.games} games, {speed(progress)}")
 
@@ -357,7 +358,7 @@ class Bar(ExamLines):
 
     def working(self, progress: Progress) -> None:
         super().working(progress)
-        if progress.stage != "loading" and not self.fresh:
+        if progress.tokens and not self.fresh:
             self._show(f"{progress.tokens:,} tokens")
 
     def game(self, record: Mapping[str, Any]) -> None:
