@@ -76,11 +76,11 @@ def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
     from comas.display import print_episode
     from comas.game.play import own_file
 
-    verdict = ""
-    if is_held_out and episode.answer is not None:
+    def judge(answer: str) -> str:
         with own_file(team.task.verify, "verify"):
-            verdict = team.task.verify(episode.question, episode.answer)
-    print_episode(Console(), episode, verdict=verdict)
+            return team.task.verify(episode.question, answer)
+
+    print_episode(Console(), episode, judge=judge if is_held_out else None)
 
 
 def _team(arguments: list[str] | None) -> Team:

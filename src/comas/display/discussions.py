@@ -8,7 +8,7 @@ out: where on the screen.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -82,10 +82,11 @@ def print_episode(
     episode: Episode,
     turns: Sequence[Turn] | None = None,
     limit: int = LONGEST,
-    verdict: str = "",
+    judge: Callable[[str], str] | None = None,
 ) -> None:
     """Print a discussion (of its turns those that are named), what the game read in each turn, and
-    how it ended: with an answer and its verdict, without one, or by a failure.
+    how it ended: with an answer and the verdict that `judge` then gives, without one, or by a
+    failure.
     """
     turns = episode.turns if turns is None else turns
     console.print(discussion(episode.question.prompt, turns, limit))
@@ -98,5 +99,5 @@ def print_episode(
         end = f"failed: {clean(episode.error)}"
     elif episode.answer is not None:
         end = f"answer: {clean(episode.answer)}"
-        end += f" ({verdict})" if verdict else ""
+        end += f" ({judge(episode.answer)})" if judge else ""
     console.print(Text(end, "bold"))

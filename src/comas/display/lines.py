@@ -361,7 +361,7 @@ class Bar(ExamLines):
 
     def working(self, progress: Progress) -> None:
         super().working(progress)
-        if progress.stage != "loading" and not self.fresh:
+        if progress.tokens and not self.fresh:
             self._show(f"{progress.tokens:,} tokens")
 
     def game(self, record: Mapping[str, Any]) -> None:

@@ -321,6 +321,7 @@ async def here(arguments: Sequence[str], log: Path, threads: int | None) -> int:
             process.kill()
         assert process.stdin is not None
         process.stdin.close()
+        await process.wait()
 
 
 class Ended(NamedTuple):
@@ -337,8 +338,8 @@ async def run_cells(
 ) -> None:
     """Run what is left of these cells, `jobs` at once; `tell` hears of each when it has ended.
 
-    A cell that fails is recorded, and the others go on. Raises Stopped when Ctrl-C or SIGTERM has
-    stopped it and all processes have ended; another Ctrl-C ends these at once.
+    A cell that fails is recorded, and the others go on. Raises Stopped when Ctrl-C, SIGTERM or
+    SIGHUP has stopped it and all processes have ended; another one ends these at once.
     """
     slots = asyncio.Semaphore(jobs)
 
