@@ -127,12 +127,14 @@ def parameters(base: str) -> int | None:
             continue
         with file.open("rb") as raw:
             length = int.from_bytes(raw.read(8), "little")
-            try:
-                header: dict[str, Any] = json.loads(raw.read(length))
-            except ValueError:  # loading it says what is wrong
+            if length > file.stat().st_size:  # a pointer of Git LFS begins with such a number
                 return None
-        header.pop("__metadata__", None)
-        total += sum(math.prod(tensor["shape"]) for tensor in header.values())
+            try:
+                header = json.loads(raw.read(length))
+                header.pop("__metadata__", None)
+                total += sum(math.prod(tensor["shape"]) for tensor in header.values())
+            except (ValueError, TypeError, AttributeError, KeyError):  # loading it says what is wrong
+                return None
     return total or None
 
 

@@ -4,6 +4,7 @@ run goes on.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,27 @@ def test_a_base_that_is_not_here_is_not_known() -> None:
     away = resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"]))
     assert estimate.load_of(away, "home", True) == "nobody/nothing is not on this disk"
     assert estimate.checkpoint_bytes(away) is None
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n",
+        b"",
+        b"\x02\0\0\0\0\0\0\0[]",
+        b"\x08\0\0\0\0\0\0\0{\"a\":{}}",
+        b"\x0d\0\0\0\0\0\0\0{\"a\":{}, nil}",
+        b"\x17\0\0\0\0\0\0\0{\"a\":{\"shape\":[1,\"x\"]}}",
+        b"\x15\0\0\0\0\0\0\0{\"a\":{\"shape\":null}}  ",
+    ],
+)
+def test_weights_that_are_none_have_no_known_size_and_loading_says_why(
+    weights: bytes, untaught: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(untaught, tmp_path / "base")
+    (folder / "model.safetensors").write_bytes(weights)
+    assert estimate.parameters(str(folder)) is None
+    estimate.fitted(resolved(folder), lambda _: None)  # as training does before it loads
 
 
 def test_what_is_kept_adds_up(tmp_path: Path) -> None:
