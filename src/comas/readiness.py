@@ -516,7 +516,11 @@ def _truth(
 
 
 def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float) -> float:
-    """Minutes of playing a step of as many questions as the config has, with eight answers each."""
+    """Minutes of playing a step of as many questions as the config has, with eight answers each; no
+    number where nobody tells tokens, as servers behind an API may not.
+    """
+    if not tokens:
+        return math.nan
     per_answer = statistics.fmean(turn.tokens for turn in said)
     rate = tokens / seconds if seconds else math.inf
     return 8 * (team.config.questions or 24) * per_answer / rate / 60

@@ -32,7 +32,7 @@ from comas.readiness import (
 from comas.stats import Interval
 from comas.tasks import pick
 from comas.testing import scripted_team
-from comas.types import Question, UserMistake
+from comas.types import Question, Reply, UserMistake
 from tests.support.command import run
 
 OFFERS = [(1, 2, 4, 6), (2, 3, 4, 8), (1, 2, 4, 9), (1, 3, 4, 7)]
@@ -269,6 +269,18 @@ def test_ctrl_c_is_told_in_a_word(
     monkeypatch.setattr("comas.readiness.fly", interrupted)
     assert run(["preflight", "seed"], monkeypatch) == 130
     assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All has been answered, and paid for, when they are worked out."""
+    found = scripted(lambda prompt, seed: Reply(WRONG, True, 0, 0, 0, 0.0, 0.0))
+    assert found.tokens == 0
+    assert found.record()["step_minutes"] is None
+    monkeypatch.setattr("comas.readiness.fly", lambda *_: found)
+    assert run(["preflight", "seed"], monkeypatch) == 0
+    assert "eight times    not known" in capsys.readouterr().out
 
 
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

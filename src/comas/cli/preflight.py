@@ -73,7 +73,9 @@ def _show(found: Preflight) -> None:
     if found.truth is not None:
         facts.add_row("right, by the labels: one answer", f"{found.truth['single']:.2f}")
         facts.add_row("right, by the labels: the majority", f"{found.truth['majority']:.2f}")
-    facts.add_row("minutes to answer a step eight times", f"{found.step_minutes:.1f}")
+    minutes = found.step_minutes
+    told = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
+    facts.add_row("minutes to answer a step eight times", told)
     console.print(facts)
     if found.readable < 1.0:
         console.print(f"a reply: {clean(found.example)[:200]!r}", markup=False, soft_wrap=True)
