@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -281,6 +282,23 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     monkeypatch.setattr("comas.readiness.fly", lambda *_: found)
     assert run(["preflight", "seed"], monkeypatch) == 0
     assert "eight times    not known" in capsys.readouterr().out
+
+
+def test_a_run_whose_name_looks_like_a_key_is_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it is for `comas eval`; the shipped model was asked instead, without a word."""
+    given: list[tuple[Any, ...]] = []
+
+    def stopped(*words: Any) -> Preflight:
+        given.append(words)
+        raise UserMistake("heard")
+
+    comas.train(out=str(tmp_path / "lr=1e-5"), steps=0, test_questions=0, hooks=[])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("comas.readiness.fly", stopped)
+    assert run(["preflight", "lr=1e-5", "seed=4"], monkeypatch) == 2
+    assert given[0][:2] == (["lr=1e-5"], ["seed=4"])
 
 
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,12 @@ def preflight(
     json_: Json = False,
 ) -> None:
     """Say before any training which methods can learn on this model and these questions."""
+    from comas.config.systems import is_run
     from comas.readiness import fly
 
     given = arguments or []
-    bases = [word for word in given if "=" not in word]
-    pairs = [word for word in given if "=" in word]
+    bases = [word for word in given if "=" not in word or is_run(word)]
+    pairs = [word for word in given if word not in bases]
     found = fly(bases, pairs, questions, answers, not no_labels, print_note)
     if json_:
         print_json(ctx, found.record())
