@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -281,7 +282,8 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     assert found.record()["step_minutes"] is None
     monkeypatch.setattr("comas.readiness.fly", lambda *_: found)
     assert run(["preflight", "seed"], monkeypatch) == 0
-    assert "eight times    not known" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"eight times +not known", said)
 
 
 def test_a_run_whose_name_looks_like_a_key_is_a_run(
@@ -299,6 +301,9 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
     monkeypatch.setattr("comas.readiness.fly", stopped)
     assert run(["preflight", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[0][:2] == (["lr=1e-5"], ["seed=4"])
+    monkeypatch.setattr("comas.cli.play._named_team", stopped)
+    assert run(["play", "lr=1e-5", "seed=4"], monkeypatch) == 2
+    assert given[1] == ("lr=1e-5", ["seed=4"])
 
 
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

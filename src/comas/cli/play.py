@@ -86,6 +86,7 @@ def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
 def _team(arguments: list[str] | None) -> Team:
     """The team that the arguments name; without any, of the latest run, or of the default."""
     from comas.config.resolve import resolve
+    from comas.config.systems import is_run
     from comas.evaluation.systems import greeted
     from comas.program import latest_run
     from comas.sync import run_sync
@@ -93,7 +94,7 @@ def _team(arguments: list[str] | None) -> Team:
     if not arguments and (run := latest_run()) is not None:
         print(f"{run} (the latest run)", file=sys.stderr)
         arguments = [str(run)]
-    if arguments and "=" not in arguments[0]:
+    if arguments and ("=" not in arguments[0] or is_run(arguments[0])):
         name, *pairs = arguments
         team = _named_team(name, pairs)
         if team is not None:
