@@ -116,6 +116,11 @@ def test_a_turn_of_its_own_with_weights_and_the_word_that_its_seed_draws() -> No
         ([], "two or more"),
         (["yes", " "], "empty"),
         (["yes", "no", "yes"], "twice"),
+        ({"yes", "no"}, "list of two or more"),
+        ({"yes": 1, "no": 0}, "list of two or more"),
+        ((word for word in ("yes", "no")), "list of two or more"),
+        (None, "list of two or more"),
+        ([1, 2, 3], "choice 1 to be weighed is no text"),
     ],
 )
 def test_choices_that_cannot_be_told_apart_are_one_clear_line(choices: Any, says: str) -> None:

@@ -15,11 +15,17 @@ from comas.types import HostFailure, Turn, UserMistake
 
 
 def check_choices(choices: Sequence[str], turn: str) -> None:
-    """Refuse choices that cannot be told apart: fewer than two, an empty or a repeated one."""
-    if isinstance(choices, str) or len(choices) < 2:
+    """Refuse choices that cannot be told apart: fewer than two, an empty or a repeated one, and a
+    set, whose order differs from process to process.
+    """
+    listed = isinstance(choices, Sequence) and not isinstance(choices, str | bytes)
+    if not listed or len(choices) < 2:
         raise UserMistake(
             f"turn {turn}: weigh was given the choices {choices!r}: give a list of two or more"
         )
+    for choice in choices:
+        if not isinstance(choice, str):
+            raise UserMistake(f"turn {turn}: choice {choice!r} to be weighed is no text: write str")
     for place, choice in enumerate(choices):
         if not choice.strip():
             raise UserMistake(f"turn {turn}: choice {place} to be weighed is empty: leave it out")
