@@ -75,8 +75,19 @@ def test_nothing_is_kept_for_learning(serve: Any, host_at: Any) -> None:
         {"content": [{"top_logprobs": [{"token": "Yes"}]}]},
         {"content": [{"top_logprobs": [{"token": "Yes", "logprob": "much"}]}]},
         {"content": [{"top_logprobs": []}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": 1000.0}]}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": math.inf}]}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": math.nan}]}]},
+        {"content": [{"top_logprobs": [{"token": "Yes", "logprob": 10**400}]}]},
     ],
 )
 def test_log_probs_in_another_form_are_none(logprobs: Any) -> None:
     body = said("Yes", logprobs=logprobs)
     assert read_said(json.dumps(body).encode()).first is None
+
+
+def test_a_word_that_is_next_to_impossible_was_told_all_the_same() -> None:
+    """Its probability is 0 in float64, its log-prob is not."""
+    listed = [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -800.0}]
+    body = said("Yes", logprobs={"content": [{"top_logprobs": listed}]})
+    assert read_said(json.dumps(body).encode()).first == {"Yes": 0.0, "No": -800.0}

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
 MOST = 10**12
 """Tokens that one answer may cost; a number above is no count."""
 CUT = ("length", "max_tokens", "model_length")
@@ -226,18 +228,23 @@ def _logprob(found: Any) -> float:
     return total if math.isfinite(total) else 0.0
 
 
+SLACK = 0.01
+"""Nats by which rounding may put a log-prob above 0."""
+
+
 def _first_token(found: Any) -> dict[str, float] | None:
     """Log-probs of the alternatives to the first token; None where they are not told."""
     try:
         listed = found["content"][0]["top_logprobs"]
         told = [(str(one["token"]).strip(), float(one["logprob"])) for one in listed]
-    except (TypeError, KeyError, IndexError, ValueError):
+    except (TypeError, KeyError, IndexError, ValueError, OverflowError):
         return None
     known: dict[str, float] = {}
     for text, logprob in told:
-        mass = math.exp(logprob) + math.exp(known.get(text, -math.inf))
-        if mass > 0:
-            known[text] = math.log(mass)
+        if logprob > SLACK or math.isnan(logprob):
+            return None
+        if math.isfinite(logprob):
+            known[text] = float(np.logaddexp(logprob, known.get(text, -math.inf)))
     return known or None
 
 
