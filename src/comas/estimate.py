@@ -133,8 +133,8 @@ def parameters(base: str) -> int | None:
                 header = json.loads(raw.read(length))
                 header.pop("__metadata__", None)
                 total += sum(math.prod(tensor["shape"]) for tensor in header.values())
-            except (ValueError, TypeError, AttributeError, KeyError):  # loading it says what is wrong
-                return None
+            except (ValueError, TypeError, AttributeError, KeyError):
+                return None  # loading it says what is wrong
     return total or None
 
 

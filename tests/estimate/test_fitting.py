@@ -431,10 +431,10 @@ def test_a_base_that_is_not_here_is_not_known() -> None:
         b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n",
         b"",
         b"\x02\0\0\0\0\0\0\0[]",
-        b"\x08\0\0\0\0\0\0\0{\"a\":{}}",
-        b"\x0d\0\0\0\0\0\0\0{\"a\":{}, nil}",
-        b"\x17\0\0\0\0\0\0\0{\"a\":{\"shape\":[1,\"x\"]}}",
-        b"\x15\0\0\0\0\0\0\0{\"a\":{\"shape\":null}}  ",
+        b'\x08\0\0\0\0\0\0\0{"a":{}}',
+        b'\x0d\0\0\0\0\0\0\0{"a":{}, nil}',
+        b'\x17\0\0\0\0\0\0\0{"a":{"shape":[1,"x"]}}',
+        b'\x15\0\0\0\0\0\0\0{"a":{"shape":null}}  ',
     ],
 )
 def test_weights_that_are_none_have_no_known_size_and_loading_says_why(
@@ -444,6 +444,12 @@ def test_weights_that_are_none_have_no_known_size_and_loading_says_why(
     (folder / "model.safetensors").write_bytes(weights)
     assert estimate.parameters(str(folder)) is None
     estimate.fitted(resolved(folder), lambda _: None)  # as training does before it loads
+
+
+@pytest.mark.parametrize("memory", ["16e9", "1e300"])
+def test_memory_is_in_gb_and_bytes_are_refused(memory: str) -> None:
+    with pytest.raises(UserMistake, match="memory"):
+        read(None, [f"memory={memory}"])
 
 
 def test_what_is_kept_adds_up(tmp_path: Path) -> None:

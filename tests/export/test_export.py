@@ -578,6 +578,8 @@ def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
     )
     assert "from_pretrained(file.parent, gguf_file=file.name)" in adapter_code("smollm2")
     assert 'from_pretrained("some/base")  # a hub name' in adapter_code("some/base")
+    # no pair of surrogates, which Python does not read as JSON does
+    assert 'from_pretrained("\U0001f999 base")' in adapter_code("/models/\U0001f999 base")
 
 
 def test_one_agent_has_one_interval_everywhere() -> None:

@@ -217,7 +217,7 @@ class Config(_Table):
     """Of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1, le=4096)
     """Of torch; None is one per CPU that this process may use."""
-    memory: float | None = Field(None, gt=0)
+    memory: float | None = Field(None, gt=0, le=1_000_000)
     """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free
     when it starts.
     """

@@ -235,7 +235,9 @@ def card(facts: Facts, part: Part) -> str:
         base={
             "kind": source_of(base).kind,
             "packaged": is_packaged(base),
-            "name": json.dumps(Path(base).name if Path(base).is_absolute() else base),
+            "name": json.dumps(
+                Path(base).name if Path(base).is_absolute() else base, ensure_ascii=False
+            ),
         },
         asked=len({answer["question"] for answer in answers}),
         away=[name for name, agent in config.agents.items() if config.hosts[agent.host].api],
