@@ -217,6 +217,23 @@ def test_a_choice_that_begins_another_one_is_refused_by_its_tokens(host: Any) ->
         asyncio.run(host.weigh(Ask("t", "a", MESSAGES, "scoring", seed=7), choices))
 
 
+def test_a_prompt_that_just_fits_with_its_choice_is_weighed(host: Any) -> None:
+    choices = ("right", "wrong")
+    longest = max(len(host.chat.encode_beginning(MESSAGES, choice)) for choice in choices)
+    room = Sampling(max_tokens=longest)
+    ask = Ask("t", "a", MESSAGES, "scoring", False, room, 3)
+
+    async def main() -> None:
+        host.context = (await host.fits("a", MESSAGES, room)).needed
+        assert (await host.fits("a", MESSAGES, room)).fits
+        assert len((await host.weigh(ask, choices)).weights) == 2
+        host.context -= 1
+        with pytest.raises(HostFailure, match="longest choice need"):
+            await host.weigh(ask, choices)
+
+    asyncio.run(main())
+
+
 def test_words_that_a_model_does_not_know_are_the_same_tokens(host: Any) -> None:
     choices = ["yes", "no"]
     with pytest.raises(UserMistake, match="same tokens"):

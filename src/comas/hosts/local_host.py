@@ -189,7 +189,7 @@ class LocalHost:
         spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]
         check_tokens(choices, [ids.tolist() for ids in spelt], ask.turn)
         needed = len(prompt_ids) + max(map(len, spelt))
-        if needed >= self.context:
+        if needed > self.context:
             raise NoRoom(
                 f"turn {ask.turn}: the prompt and its longest choice need {needed} tokens, and the"
                 f" context of {self.name}/{ask.policy} has {self.context}: shorten the question, or"
