@@ -77,6 +77,9 @@ class _Layer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.window or -1
 
+    def get_max_cache_shape(self) -> int:  # its name in older releases
+        return self.get_max_length()
+
 
 def _longer(old: Tensor | None, new: Tensor, used: int) -> Tensor:
     """A buffer for `new` behind the used part of `old`, and for what may follow."""
