@@ -58,13 +58,12 @@ class Environment:
 
     def install_torch(self) -> None:
         """Install the build without CUDA where it is to be had, and otherwise the index's own."""
-        build = ["--no-deps", "--extra-index-url", self.wheels, self.torch]
-        if self.torch.endswith("+cpu") and self.pip(*build).returncode:
+        if not self.torch.endswith("+cpu"):
+            return
+        try:
+            self.install("--no-deps", "--extra-index-url", self.wheels, self.torch)
+        except subprocess.CalledProcessError:
             print(f"{self.torch} is not to be had: taking the index's own torch")
-
-    def pip(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = [self.uv, "pip", "install", "--quiet", "--python", self.python, *arguments]
-        return subprocess.run(command, check=False, capture_output=True)
 
     def run(self, *command: str | Path) -> None:
         subprocess.run(command, check=True, cwd=ROOT)

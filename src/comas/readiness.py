@@ -460,7 +460,7 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
         accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
         accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
         j=j,
-        prefers=_share(prefers) if len(both) > 1 else None,
+        prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
         information=information(j.mean, rate) if j is not None else None,
         against_truth=auc(known),
     )
@@ -472,12 +472,6 @@ def information(j: float, rate: float) -> float:
     """
     spread = rate * (1.0 - rate)
     return 0.25 * j * j / spread if spread else 0.0
-
-
-def _share(values: Sequence[float]) -> Interval:
-    """Their mean, with an interval that does not leave 0 to 1."""
-    found = mean_interval(values)
-    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
 
 
 def _labels(played: Sequence[tuple[Question, Episode]], task: Task) -> dict[str, bool] | None:
