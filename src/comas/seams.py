@@ -312,12 +312,6 @@ class Learner(Protocol):
         """Policy -> what to sample from; trained in place, or rounded anew in each step."""
         ...
 
-    def start(self) -> Mapping[str, Weights] | None:
-        """Policy -> what it was at the start of the run, to sample from beside `weights`; None
-        where that is not kept.
-        """
-        ...
-
     def copy(self, source: str, target: str) -> None:
         """Give policy `target` the weights that policy `source` has now."""
         ...

@@ -604,17 +604,6 @@ class Weighs(Protocol):
         ...
 
 
-@runtime_checkable
-class KeepsStart(Protocol):
-    """What a host does besides whose policies can be asked as they were at the start of the run."""
-
-    async def at_start(self) -> Host | None:
-        """The same policies with those weights: a host that is asked and never learns. None where
-        they are not kept.
-        """
-        ...
-
-
 @dataclass
 class Meter:
     """How much work a host has done since it was made, for displays: counts that the working thread

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from comas.engines.chat import Chat
@@ -118,7 +116,6 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         lags=plan.lags,
         meter=meter,
         worker=worker,
-        another=partial(module.build, replace(engine_plan, learns=False)),
     )
 
 

@@ -31,7 +31,6 @@ from comas.seams import (
     Request,
     Sleeper,
     Weighing,
-    Weights,
     out_of_memory,
 )
 from comas.types import (
@@ -73,11 +72,10 @@ class LocalHost:
         lags: Mapping[str, Lag] | None = None,
         meter: Meter | None = None,
         worker: Executor | None = None,
-        another: Callable[[Mapping[str, Weights]], Engine] | None = None,
     ) -> None:
         """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
         count on; `worker` the thread that the engine samples in, where it reads the learner's
-        weights in place. `another` builds a second engine, for other weights, in that thread.
+        weights in place.
         """
         self.name = name
         self.chat = chat
@@ -99,8 +97,6 @@ class LocalHost:
         one counts.
         """
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
-        self._another = another
-        self._start: LocalHost | None = None
         self._asking = 0
         self._asked_since = 0.0
 
@@ -375,36 +371,6 @@ class LocalHost:
         weights = self.learner.weights()
         for policy in policies:
             self.engine.publish(policy, weights[policy], self.versions[policy])
-
-    async def at_start(self) -> LocalHost | None:
-        """See `types.KeepsStart`; None as well where the engine takes memory of its own, and there
-        is none for a second one.
-        """
-        loop = asyncio.get_running_loop()
-        # nothing is sampled in the meantime: what is copied rests
-        return await loop.run_in_executor(self._worker, self._started)
-
-    def _started(self) -> LocalHost | None:
-        """The host of the start, made when it is first asked for."""
-        if self._start is not None or self.learner is None or self._another is None:
-            return self._start
-        weights = None if isinstance(self.engine, Sleeper) else self.learner.start()
-        if weights is None:
-            return None
-        self._start = LocalHost(
-            self.name,
-            list(self.versions),
-            self.chat,
-            self._another(weights),
-            None,
-            self.context,
-            self.device,
-            self.dtype,
-            meter=self.meter,
-            worker=self._worker,
-        )
-        self._start.seconds = self.seconds
-        return self._start
 
     async def save(self, path: Path) -> None:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the

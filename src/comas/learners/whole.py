@@ -7,7 +7,6 @@ sharding.
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -82,16 +81,6 @@ class FullLearner:
     def weights(self) -> dict[str, Weights]:
         """Policy -> model to sample from: the one that is trained, or its working copy."""
         return {policy: WholeModel(model) for policy, model in self.working.items()}
-
-    def start(self) -> dict[str, Weights] | None:
-        """The references, where there are any; their parameters are shared, their modules are
-        others, so that both may run at once.
-        """
-        started: dict[str, Weights] = {}
-        for policy, model in self.reference.items():
-            memo: dict[int, Any] = {id(weight): weight for weight in model.parameters()}
-            started[policy] = WholeModel(copy.deepcopy(model, memo))
-        return started or None
 
     def copy(self, source: str, target: str) -> None:
         """Give policy `target` the weights that policy `source` has now."""

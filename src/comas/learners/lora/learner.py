@@ -53,9 +53,7 @@ class AdapterLearner:
         self.meter = meter or Meter()
         self.corrected: set[str] = set()
         self.grads_PN = population.collect()
-        self.keeps_start = method.refers
-        self.began_at_zero = population.is_zero()
-        if self.keeps_start:
+        if method.refers:
             population.keep_start()
         if recipe.checkpointing:
             allow_recomputing(population.model)
@@ -75,15 +73,6 @@ class AdapterLearner:
     def weights(self) -> dict[str, Weights]:
         """Policy -> what to sample from: adapters are trained in place."""
         return dict.fromkeys(self.population.policies, Adapter(self.population))
-
-    def start(self) -> dict[str, Weights] | None:
-        """The base with adapters that change nothing, or the adapters that the run began with; None
-        where these were needed for no KL.
-        """
-        if not (self.keeps_start or self.began_at_zero):
-            return None
-        started = self.population.at_start()
-        return dict.fromkeys(started.policies, Adapter(started))
 
     def copy(self, source: str, target: str) -> None:
         """Give policy `target` the adapter that policy `source` has now."""

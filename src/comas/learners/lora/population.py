@@ -9,7 +9,6 @@ gradients, moments and updates are those of one of its rows. LoRA: arXiv 2106.09
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,23 +156,6 @@ class Population:
     def keep_start(self) -> None:
         """What `reference` means from now on is the policies as they are."""
         self.start_PN = None if self.is_zero() else self.flat_PN.clone()
-
-    @torch.no_grad()
-    def at_start(self) -> Population:
-        """The policies as they were when their start was kept, for sampling alone: the base's
-        parameters are shared, and its modules are others, so that both may run at once.
-        """
-        memo: dict[int, Any] = {id(weight): weight for weight in self.model.parameters()}
-        memo |= {id(learnt): None for learnt in (self.grad_PN, self.start_PN)}
-        made = copy.deepcopy(self, memo)
-        for layer in made.layers:
-            layer.grads = None
-        made._use(made.flat_PN)
-        if self.start_PN is None:
-            made.flat_PN.zero_()
-        else:
-            made.flat_PN.copy_(self.start_PN)
-        return made
 
     @cached_property
     def fingerprint(self) -> str:
