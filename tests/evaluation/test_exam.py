@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 from safetensors.numpy import load_file
 
@@ -609,17 +608,3 @@ def test_what_a_setup_would_refuse_is_told_before_anything_is_asked(
     assert message in error
     assert "Traceback" not in error
     assert not (tmp_path / "e").exists()
-
-
-def test_an_evaluation_that_never_asked_anything_is_not_in_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "e"
-    (out / "answers").mkdir(parents=True)
-    (out / "evaluation.json").write_text("{}")
-    asked = ["eval", "seed", "--setups", "single", "--limit", "2", "--out", str(out)]
-    with filelock.FileLock(out / ".lock"):  # somebody is about to ask
-        assert run(asked, monkeypatch) == 2
-    assert run(asked, monkeypatch) == 0
-    assert run(asked, monkeypatch) == 2
-    assert "there is an evaluation already" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_a_late_fall_is_seen() -> None:
 def test_the_limit_of_a_mean_is_that_of_chernoff(count: int, share: float) -> None:
     limit = highest_mean(share, count, 0.01)
     assert share <= limit <= 1.0
-    if 0.0 < share < limit < 1.0 - 1e-9:
+    if 0.0 < share < limit < 1.0 - 1e-6:  # steep there: the root is known to 1e-12
         one, other = (
             share * math.log(share / limit),
             (1 - share) * math.log((1 - share) / (1 - limit)),

@@ -13,7 +13,7 @@ import comas.tasks.pick
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.studies.file import StudyFile, described, flat, merged, nested, read_file, slug
-from comas.studies.settings import declared_config
+from comas.studies.settings import pinned
 from comas.studies.verb import Study
 from comas.types import UserMistake
 
@@ -188,7 +188,7 @@ def test_what_files_of_a_setting_say_is_part_of_it_wherever_they_lie(
         own = tmp_path / folder / "own.py"
         own.write_text(text)
         named = {"data": str(own), "hosts": {"h": {**config["hosts"]["home"], "engine": str(own)}}}
-        found.append(declared_config({**config, key: named.get(key, [str(own)])})[key])
+        found.append(pinned({**config, key: named.get(key, [str(own)])})[key])
     assert found[0] == found[1] != found[2]
 
 

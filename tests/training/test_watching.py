@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.numpy import load_file
 
 import comas
 from comas.hooks import Alarm, Hook
 from comas.monitors import probes
-from comas.storage.alarms import append_alarms, drop_alarms, read_alarms
+from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
-from comas.sync import run_sync
-from comas.testing import Scripted
 from comas.training import watching
-from comas.training.guard import Guard
 from tests.support.command import run as command
-from tests.support.run_folders import CONFIG, checkpoint
 from tests.support.runs import essence, run_of
 
 LOUD = """
@@ -84,48 +79,14 @@ def test_an_alarm_is_written_and_told_once(untaught: Path, tmp_path: Path) -> No
     assert any("everything becomes worse" in note for note in metrics[2]["notes"])
 
 
-@pytest.mark.parametrize("action", ["stop", "restore"])
-def test_an_alarm_ends_the_run_where_that_is_wished(action: str, tmp_path: Path) -> None:
+def test_an_alarm_ends_the_run_where_that_is_wished(tmp_path: Path) -> None:
     heard = Heard()
-    run = alarmed(tmp_path, Path("seed-c"), [heard], on_alarm=action, test_questions=4)
+    run = alarmed(tmp_path, Path("seed-c"), [heard], on_alarm="stop", test_questions=4)
     assert len(list(run.metrics())) == 3
     assert run.marker() is not None
     assert run.marker()["step"] == 3  # type: ignore[index]
     assert run.read_eval("after")["step"] == 3  # type: ignore[index]
-    assert any(f"on_alarm={action}" in note for note in heard.notes)
-    at_end = weights(run, 3)
-    before = weights(run, 2)
-    assert at_end.keys() == before.keys() != set()
-    equal = [bool((at_end[name] == before[name]).all()) for name in at_end]
-    assert all(equal) is (action == "restore")
-
-
-def test_where_the_last_weights_are_the_best_nothing_is_loaded(tmp_path: Path) -> None:
-    """They are not written down yet when the alarm comes."""
-    heard = Heard()
-    run = Run(tmp_path)
-    run_sync(Guard("restore", heard).end(run, {"home": LoadsNothing()}, 20, 20))
-    assert heard.notes == [
-        "stopped after step 20 by an alarm, with the weights after 20 steps (on_alarm=restore)"
-    ]
-
-
-class LoadsNothing(Scripted):
-    learns = True
-
-    def __init__(self) -> None:
-        super().__init__({})
-
-    async def load(self, path: Path) -> None:
-        raise AssertionError(path)
-
-
-def weights(run: Run, step: int) -> dict[str, Any]:
-    """All weights of a checkpoint."""
-    found: dict[str, Any] = {}
-    for file in sorted(run.path.glob(f"checkpoints/step-{step}/*/model.safetensors")):
-        found |= {f"{file.parent.name}/{name}": w for name, w in load_file(file).items()}
-    return found
+    assert any("on_alarm=stop" in note for note in heard.notes)
 
 
 def test_a_run_that_was_ended_goes_on_where_that_is_asked(untaught: Path, tmp_path: Path) -> None:
@@ -150,7 +111,7 @@ def test_an_alarm_that_came_while_the_run_was_to_go_on_does_not_end_it_later(
     comas.resume(run.path)
     assert len(list(run.metrics())) == 8
     comas.resume(run.path, on_alarm="warn", steps=9)
-    comas.resume(run.path, on_alarm="restore", steps=10)
+    comas.resume(run.path, on_alarm="stop", steps=10)
     assert len(list(run.metrics())) == 10, "it went beyond the alarm that had ended it"
 
 
@@ -223,36 +184,6 @@ def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Pat
     assert len(read_alarms(run.path)) == 1
     drop_alarms(run.path, after=2)
     assert read_alarms(run.path) == []
-
-
-def test_weights_from_before_the_change_are_kept_until_its_alarm(
-    untaught: Path, tmp_path: Path
-) -> None:
-    """The change comes some steps before its alarm, and two checkpoints are kept."""
-    file = Path(loud(tmp_path, 3))
-    file.write_text(file.read_text().replace("[bad] * 20", "[0.1 + 0.25 * bad] * 5"))
-    heard = Heard()
-    keys = {"steps": 30, "monitors": [str(file)], "checkpoint_every": 1, "eval_every": 0}
-    run = run_of(tmp_path / "r", untaught, hooks=[heard], on_alarm="restore", **keys)
-    (alarm,) = read_alarms(run.path)
-    assert alarm["since"] == 3
-    assert alarm["step"] >= 6
-    (note,) = [note for note in heard.notes if "on_alarm" in note]
-    assert note.endswith("with the weights after 3 steps (on_alarm=restore)")
-
-
-def test_where_no_weights_are_from_before_the_change_that_is_told(tmp_path: Path) -> None:
-    run = Run.create(CONFIG, str(tmp_path / "r"))
-    checkpoint(run, 2)
-    checkpoint(run, 3)
-    for alarm in ({"step": 0, "since": 0, "action": "warn"}, {"step": 2, "since": 1}):
-        append_alarms(run.path, [alarm])
-    heard = Heard()
-    run_sync(Guard("restore", heard).end(run, {}, 3, None))
-    assert heard.notes == [
-        "stopped after step 3 by an alarm, with the weights after 2 steps (on_alarm=restore; no"
-        " checkpoint was kept from before the change in step 2)"
-    ]
 
 
 def test_a_run_that_was_warned_and_ends_by_its_tokens_was_not_ended_by_an_alarm(

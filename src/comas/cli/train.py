@@ -145,9 +145,9 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
 
     found = run_sync(dry_run(config, print_note))
     if as_json:
-        print_json(ctx, found.data())
+        print_json(ctx, found.data)
         return
-    print("\n".join(found.lines()), end="\n\n")
+    print("\n".join(found.lines), end="\n\n")
     if full:
         print(tomli_w.dumps(without_none(found.config.model_dump())))
         return

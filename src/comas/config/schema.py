@@ -201,7 +201,7 @@ class Config(_Table):
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
     `config.resolve`.
     """
-    on_alarm: Annotated[Literal["warn", "stop", "restore"], Key.CHANGES, Key.TRAINING] = "warn"
+    on_alarm: Annotated[Literal["warn", "stop"], Key.CHANGES, Key.TRAINING] = "warn"
     """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
     best checkpoint's weights back, and stops.
     """

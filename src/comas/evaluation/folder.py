@@ -175,30 +175,13 @@ class Folder:
         release(checkpoints(self.plan.places.values()), self.path)
 
 
-OWN = (PLAN, "answers", ".lock")
-"""What is in the folder of an evaluation that never asked anything."""
-
-
-def _asked_anything(path: Path) -> bool:
-    """Whether an evaluation came to anything, or may do so since a process works on it; another one
-    may take its place where it did not.
-    """
-    answers = path / "answers"
-    if answers.is_dir() and any(file.stat().st_size for file in answers.iterdir()):
-        return True
-    try:
-        with filelock.FileLock(path / ".lock").acquire(timeout=0):
-            return False
-    except filelock.Timeout:
-        return True
-
-
 def _check_free(path: Path, out: str) -> None:
     """An error where there is something in the folder that `out` names."""
-    if (path / PLAN).exists() and _asked_anything(path):
+    if (path / PLAN).exists():
         going_on = f"`{command()} resume {shlex.quote(str(path))}`"
         raise UserMistake(
             f"--out {out}: there is an evaluation already; go on with {going_on} or choose another"
         )
-    if path.is_dir() and any(file.name not in OWN for file in path.iterdir()):
+    # a process that died before it wrote its plan has left these
+    if path.is_dir() and any(file.name not in ("answers", ".lock") for file in path.iterdir()):
         raise UserMistake(f"--out {out}: there is something else in this folder; choose another")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from comas.evaluation.accuracy import by_question
 from comas.game.cost import cost
 from comas.game.dialogue import failing
 from comas.game.judgements import unreadable
@@ -87,15 +88,7 @@ class Cell:
         """Per run: question -> share of right answers among those that were judged, in the order
         of ids.
         """
-        shares: list[dict[str, float]] = []
-        for run in self.runs:
-            right: dict[str, list[float]] = {}
-            for record in run:
-                if record["verdict"] != "failed":
-                    is_right = float(record["verdict"] == "right")
-                    right.setdefault(record["question"], []).append(is_right)
-            shares.append({question: _mean(right[question]) for question in sorted(right)})
-        return shares
+        return [dict(sorted(by_question(run).items())) for run in self.runs]
 
     def tokens_per_question(self) -> float:
         """Generated tokens per question and answer: what one more answer of this kind costs."""

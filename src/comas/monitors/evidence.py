@@ -93,11 +93,6 @@ class Evidence:
         best = int(np.argmax(self._sums - self._lowest))
         return int(self._since[best])
 
-    @property
-    def grows(self) -> bool:
-        """Whether a bet that began in `since` would have won by now."""
-        return bool(np.max(self._sums - self._lowest) > 0)
-
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON; floats come back bit by bit."""
         record: dict[str, Any] = {"steps": self.steps, "idle": self._idle}

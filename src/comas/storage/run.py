@@ -15,7 +15,7 @@ import shlex
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -242,13 +242,10 @@ class Run:
         path.mkdir(parents=True)
         return path
 
-    def commit(
-        self, step: int, best: int | None = None, before: Collection[int] = frozenset()
-    ) -> None:
+    def commit(self, step: int, best: int | None = None) -> None:
         """Seal the checkpoint after `step` steps and move the marker: everything so far is on disk.
 
-        Older ones go, but the best, those that others hold, and the newest that is not beyond each
-        of the steps `before`.
+        Older ones go, but the best and those that others hold.
         """
         log = self.path / "metrics.jsonl"
         for path in (*self._unsynced, self.path / "episodes", log):
@@ -265,7 +262,6 @@ class Run:
         kept = self.steps_kept()
         newest = sorted(kept)[-KEEP:]
         needed = {*newest, best, *self.holds.steps()}
-        needed |= {max((k for k in kept if k <= change), default=None) for change in before}
         for old in set(kept) - needed:
             shutil.rmtree(self._checkpoint(old))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from comas.config.plugins import check_trackers, load_plugin, with_tools
 from comas.config.policies import Resolved
@@ -68,7 +68,7 @@ class Setting:
     def essence(self) -> dict[str, Any]:
         """What it is, whatever the seed: plain values."""
         config = self.resolved.config.model_dump(mode="json", exclude={"seed", "out"})
-        return {"trained": self.trained, **declared_config(config)}
+        return {"trained": self.trained, **pinned(config)}
 
 
 def settings_of(study: StudyFile, file: Path) -> list[Setting]:
@@ -241,38 +241,22 @@ def with_plugin(setup: str, said: Callable[[str], str]) -> str:
     return ":".join((said(plugin), *options))
 
 
-def declared_measure(measure: Measure) -> dict[str, Any]:
-    """What a measure is, wherever its files lie."""
-    facts = measure.model_dump(exclude={"says", "settings"})
-    if measure.setup is not None:
-        facts["setup"] = with_plugin(measure.setup, content_of)
-    if measure.task is not None:
-        facts["task"] = content_of(measure.task)
-    if measure.data is not None:
-        facts["data"] = digested(Path(measure.data))
-    return facts
-
-
-def declared_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting's config, plain values, wherever the files lie that it names."""
-    facts = dict(config)
-    for key in ("method", "task"):
-        facts[key] = content_of(config[key])
-    for key in ("metrics", "monitors", "tools", "track"):
-        facts[key] = [content_of(name) for name in config[key]]
-    data = config["data"]
-    if data is not None and Path(data).exists():  # where it does not, a run says so
-        facts["data"] = digested(Path(data))
-    facts["hosts"] = {}
-    for name, host in config["hosts"].items():
-        named = {key: host[key] for key in ("kind", "engine", "where") if host[key] is not None}
-        facts["hosts"][name] = {**host, **{key: content_of(file) for key, file in named.items()}}
-    return facts
-
-
-def content_of(plugin: str) -> str:
-    """The name of something that is shipped; of a file its name and digest, wherever it lies."""
-    return digested(Path(plugin)) if plugin.endswith(".py") else plugin
+def pinned(value: Any, key: str = "") -> Any:
+    """The same plain value, with the name and digest of each file of the user's own in the place of
+    its path, wherever that lies.
+    """
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        return {name: pinned(below, name) for name, below in table.items()}
+    if isinstance(value, list):
+        return [pinned(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, str):
+        return value
+    if key == "setup":
+        return with_plugin(value, pinned)
+    if value.endswith(".py") or (key == "data" and Path(value).exists()):
+        return digested(Path(value))
+    return value
 
 
 def digested(path: Path) -> str:

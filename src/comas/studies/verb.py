@@ -36,8 +36,8 @@ from comas.studies.settings import (
     Setting,
     check_claims,
     check_measures,
-    declared_measure,
     located,
+    pinned,
     settings_of,
 )
 from comas.sync import run_sync
@@ -85,7 +85,10 @@ class Study:
     def declaration(self) -> dict[str, Any]:
         """What the results depend on, and what is claimed, as plain values."""
         study = self.described
-        measures = {name: declared_measure(table) for name, table in study.measures.items()}
+        measures = {
+            name: pinned(table.model_dump(exclude={"says", "settings"}))
+            for name, table in study.measures.items()
+        }
         return {
             "budget": {"tokens": study.tokens, "steps": study.steps},
             "settings": {setting.name: setting.essence for setting in self.settings},

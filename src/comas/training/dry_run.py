@@ -8,7 +8,7 @@ accuracy, which a run adds to its steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,53 +33,10 @@ class DryRun:
 
     config: Config
     """Resolved."""
-    peak: int
-    """Bytes of memory at the peak."""
-    estimated: str
-    """What the largest passes may take, and what there is."""
-    played: int
-    """Discussions."""
-    reply: float
-    """Tokens of a reply that are reckoned with."""
-    learnt: int
-    """Tokens of the rows that were learnt from."""
-    sampling: float
-    """Seconds of a step."""
-    learning: float
-    checkpoint: int | None
-    """Bytes; None where a size is not known."""
-    place: str
-    """Where they would be written."""
-    free: int
-    """Bytes of disk."""
-
-    def lines(self) -> Iterator[str]:
-        """Memory, time and disk, a line each."""
-        step = self.sampling + self.learning
-        yield (
-            f"memory: {self.peak / 1e9:.1f} GB at the peak, measured with {self.played} discussions"
-            f" and {self.learnt:,} tokens to learn from; {self.estimated}"
-        )
-        yield (
-            f"time:   about {spoken(step)} per step (sampling {self.sampling / step:.0%}, learning"
-            f" {self.learning / step:.0%}, replies of {self.reply:.0f} tokens),"
-            f" {spoken(step * self.config.steps)} for {self.config.steps} steps, measuring not"
-            " counted"
-        )
-        size = "of unknown size" if self.checkpoint is None else f"{self.checkpoint / 1e9:.2f} GB"
-        yield (
-            f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in"
-            f" {self.place}, {self.free / 1e9:.1f} GB free"
-        )
-
-    def data(self) -> dict[str, Any]:
-        """The same as JSON."""
-        return {
-            "config": self.config.model_dump(mode="json"),
-            "memory": {"peak": self.peak, "estimated": self.estimated},
-            "disk": {"checkpoint": self.checkpoint, "free": self.free},
-            "seconds": {"sampling": self.sampling, "learning": self.learning},
-        }
+    lines: tuple[str, ...]
+    """Memory, time and disk, a line each."""
+    data: dict[str, Any]
+    """The same as JSON."""
 
 
 async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
@@ -105,25 +62,35 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
 
         pace = await pace_of(play, discussions, room)
         learnt, seconds = await _learnt(team, pace)
-        here = [turn for episode in pace.episodes for turn in episode.turns if _learns(team, turn)]
-        per_step = discussions / len(pace.episodes)
-        rows = sum(turn.prompt_tokens + min(room(turn), pace.reply) for turn in here) * per_step
-        place, free = estimate.free_disk(config.out)
-        return DryRun(
-            config=config,
-            peak=peak_bytes(team.hosts),
-            estimated="; ".join(map(found.compared, found.memory)) or "no host has weights here",
-            played=len(pace.episodes),
-            reply=pace.reply,
-            learnt=learnt,
-            sampling=pace.seconds * discussions,
-            learning=seconds / max(1, learnt) * rows,
-            checkpoint=estimate.checkpoint_bytes(resolved),
-            place=str(place),
-            free=free,
-        )
+        peak = peak_bytes(team.hosts)
     finally:
         team.close()
+    here = [turn for episode in pace.episodes for turn in episode.turns if _learns(team, turn)]
+    per_step = discussions / len(pace.episodes)
+    rows = sum(turn.prompt_tokens + min(room(turn), pace.reply) for turn in here) * per_step
+    sampling = pace.seconds * discussions
+    learning = seconds / max(1, learnt) * rows
+    step = sampling + learning
+    estimated = "; ".join(map(found.compared, found.memory)) or "no host has weights here"
+    checkpoint = estimate.checkpoint_bytes(resolved)
+    size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
+    place, free = estimate.free_disk(config.out)
+    lines = (
+        f"memory: {peak / 1e9:.1f} GB at the peak, measured with {len(pace.episodes)} discussions"
+        f" and {learnt:,} tokens to learn from; {estimated}",
+        f"time:   about {spoken(step)} per step (sampling {sampling / step:.0%}, learning"
+        f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens),"
+        f" {spoken(step * config.steps)} for {config.steps} steps, measuring not counted",
+        f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in {place},"
+        f" {free / 1e9:.1f} GB free",
+    )
+    data = {
+        "config": config.model_dump(mode="json"),
+        "memory": {"peak": peak, "estimated": estimated},
+        "disk": {"checkpoint": checkpoint, "free": free},
+        "seconds": {"sampling": sampling, "learning": learning},
+    }
+    return DryRun(config, lines, data)
 
 
 def _learns(team: Team, turn: Turn) -> bool:

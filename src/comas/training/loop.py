@@ -63,7 +63,7 @@ class Session:
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
         self.watching = Watching(self.config, self.hooks.note)
-        self.guard = Guard(self.config.on_alarm, self.hooks)
+        self.guard = Guard(self.config.on_alarm)
         self.tokens = 0
         self.monitor_tokens = 0
         """Generated for monitors in this step."""
@@ -260,8 +260,7 @@ class Session:
         """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
         done = step + 1
         if self.guard.ends:
-            ending = self.guard.end(self.run, self.team.hosts, done, self.best[1])
-            await self._to_the_end(ending)
+            self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
         ends = self.guard.ends or self.divergence.ends
         last = ends or self.stopping or self._spent() or done == self.config.steps
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
@@ -308,8 +307,7 @@ class Session:
             await at_host(name, f"saving step {step}", host.save(path))
         self.memory.write(path)
         self.watching.write(path)
-        restoring = self.guard.action == "restore"
-        self.run.commit(step, self.best[1], self.watching.suspected() if restoring else ())
+        self.run.commit(step, self.best[1])
 
 
 def clocks_of(hosts: Mapping[str, Host]) -> Clocks:

@@ -20,6 +20,9 @@ from comas.storage.run import Run
 from comas.team.build import Team
 from comas.types import Episode, Question, State, UserMistake
 
+STATE = "state.json"
+"""What a method remembers, in a checkpoint: sealed with the rest."""
+
 
 class Remembering:
     """What the method of a team remembers while it trains."""
@@ -35,7 +38,13 @@ class Remembering:
         if not self.team.method.remembers:
             return
         if run.marker() is not None:
-            self.state = read_state(run.path, step)
+            path = run.path / "checkpoints" / f"step-{step}" / STATE
+            if not path.is_file():
+                raise UserMistake(
+                    f"{path} is missing: the run was made by a method without a state; begin anew"
+                    " with this one"
+                )
+            self.state = json.loads(path.read_text(encoding="utf-8"))
         else:
             scene = self.team.scene(state={})
             self.state = memory.first_state(scene, self.questions, self.options("start"))
@@ -66,7 +75,7 @@ class Remembering:
     def write(self, checkpoint: Path) -> None:
         """Write the record into an open checkpoint."""
         if self.team.method.remembers:
-            write_state(checkpoint, self.state)
+            (checkpoint / STATE).write_text(json.dumps(self.state), encoding="utf-8")
 
 
 def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -> list[Question]:
@@ -80,23 +89,3 @@ def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -
         drawn.append(order(n, derive_seed(seed, "order", turn))[i])
     # a step that spans two passes asks nothing twice
     return [questions[i] for i in dict.fromkeys(drawn)]
-
-
-STATE = "state.json"
-"""What a method remembers, in a checkpoint: sealed with the rest."""
-
-
-def write_state(checkpoint: Path, state: State) -> None:
-    """Write the record into an open checkpoint."""
-    (checkpoint / STATE).write_text(json.dumps(state), encoding="utf-8")
-
-
-def read_state(run: Path, step: int) -> State:
-    """The record of a run's method after `step` steps."""
-    path = run / "checkpoints" / f"step-{step}" / STATE
-    if not path.is_file():
-        raise UserMistake(
-            f"{path} is missing: the run was made by a method without a state; begin anew with this"
-            " one"
-        )
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from comas.evaluation.accuracy import paired_gain
 from comas.stats import Interval
 from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
-from comas.training.guard import ending
+from comas.training.guard import is_ended
 
 
 @dataclass(repr=False)
@@ -61,6 +61,6 @@ def result_of(run: Run, seconds: float) -> Result:
     steps = last.get("step", -1) + 1
     alarms = read_alarms(run.path)
     config = run.config()
-    last_alarms = ending(alarms, steps, config.get("on_alarm", "warn"))
-    ended = bool(last_alarms) and steps < config["steps"]
+    action = config.get("on_alarm", "warn")
+    ended = is_ended(alarms, steps, action) and steps < config["steps"]
     return Result(run.path, steps, last.get("tokens", 0), seconds, found, gain, alarms, ended)

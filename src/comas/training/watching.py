@@ -147,14 +147,6 @@ class Watching:
                 figures[key] = _figures(reading, trial)
         return figures
 
-    def suspected(self) -> set[int]:
-        """The steps, counted from 0, in which changes may have begun that are not alarmed yet."""
-        return {
-            trial.evidence.since
-            for (name, _), trial in self.trials.items()
-            if name in self.monitors and not trial.alarmed and trial.evidence.grows
-        }
-
     def write(self, checkpoint: Path) -> None:
         """Write what monitors and trials know into an open checkpoint, also where all monitors
         have been dropped since.

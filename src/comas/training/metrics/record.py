@@ -1,18 +1,20 @@
-"""What a metric is given: a step that was played, paid and learnt from.
+"""What a metric is given: a step that was played, paid and learnt from, and which work of it is
+right; no method and no reward ever sees that.
 
-Leaves out: what is made of it (the other files here).
+The task's labels say it of its own questions, and its rules (`Task.check`) of questions that agents
+posed. Leaves out: what is made of it (the other files here).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from comas.game.judgements import accepts
+from comas.evaluation.accuracy import judged
+from comas.game.judgements import accepts, is_work
 from comas.game.roles import JUDGES
-from comas.training.labels import labels_of, questions_of
 from comas.types import Episode, Learned, Question, Task, Turn
 
 
@@ -44,7 +46,7 @@ class StepRecord:
 
     @cached_property
     def questions(self) -> dict[str, Question]:
-        """Id of a piece of work -> the question that it answers (`training.labels`)."""
+        """Id of a piece of work -> the question that it answers."""
         return questions_of(self.episodes, self.task)
 
     @cached_property
@@ -79,6 +81,72 @@ def mean_by_role(turns: Sequence[Turn], value: Any) -> dict[str, float]:
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value."""
     return sum(values) / len(values)
+
+
+# --- which work is right
+
+
+def work_of(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, Turn]]:
+    """Pieces of work of discussions that did not fail, each with its discussion."""
+    for episode in episodes:
+        for turn in episode.turns if episode.error is None else ():
+            if is_work(turn):
+                yield episode, turn
+
+
+def questions_of(episodes: Sequence[Episode], task: Task) -> dict[str, Question]:
+    """Id of a piece of work -> the question that it answers: that of its discussion, or the one
+    that was posed there.
+    """
+    posed: dict[str, Question | None] = {}
+    found: dict[str, Question] = {}
+    for episode, turn in work_of(episodes):
+        turns = {other.id: other for other in episode.turns}
+        text = _posed_before(turn, turns)
+        if text is None:
+            found[turn.id] = episode.question
+            continue
+        if text not in posed:
+            posed[text] = task.pose(text) if task.pose else None
+        question = posed[text]
+        if question is not None:
+            found[turn.id] = question
+    return found
+
+
+def _posed_before(turn: Turn, turns: Mapping[str, Turn]) -> str | None:
+    """The question that was posed in the turn that this work goes back to; None where none was."""
+    place: Turn | None = turn
+    while place is not None:
+        text = place.info.get("posed")
+        if isinstance(text, str):
+            return text
+        place = turns.get(place.about) if place.about is not None else None
+    return None
+
+
+def labels_of(
+    episodes: Sequence[Episode], questions: Mapping[str, Question], task: Task
+) -> dict[str, bool]:
+    """Id of a piece of work -> whether it is right; a cut reply is wrong, as everywhere.
+
+    Work is left out whose verifier broke down, or whose question has neither label nor rules.
+    """
+    by_rule = replace(task, verify=task.check) if task.check is not None else None
+    found: dict[str, bool] = {}
+    for episode, turn in work_of(episodes):
+        question = questions.get(turn.id)
+        if question is None:
+            continue
+        its_task = by_rule if question.answer is None and by_rule is not None else task
+        if its_task is task and question is not episode.question:
+            continue
+        verdict = "wrong"
+        if turn.finished:
+            verdict, _ = judged(its_task, question, turn.text)
+        if verdict != "failed":
+            found[turn.id] = verdict == "right"
+    return found
 
 
 def note_truth(step: StepRecord) -> None:
