@@ -311,3 +311,24 @@ def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch)
     assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32)]
     assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
     assert found.reply == 200
+
+
+# --- answers that are cut
+
+
+@pytest.mark.parametrize(("room", "told"), [(1, True), (64, False)])
+def test_a_room_that_cuts_most_answers_is_told_with_the_accuracy(
+    room: int, told: bool, untaught: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+
+    class Heard(Hook):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    run_of(tmp_path / "r", untaught, steps=1, room__solution=room, hooks=[Heard()])
+    cut = [note for note in notes if note.startswith("before: ")]
+    assert bool(cut) == told
+    if told:
+        assert "4 replies of 4 answers were cut" in cut[0]
+        assert "raise room.solution" in cut[0]
