@@ -131,7 +131,7 @@ class Task:
     """Whether two canonical answers are the same answer."""
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay and its judges agreed with the labels (`pay quality judges` of
+    well its pay and its judges agreed with the labels (`pay judges` of
     `training/metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None

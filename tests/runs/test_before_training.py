@@ -177,29 +177,6 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_differs(
     assert told["config"]["steps"] == 10
 
 
-def test_a_dry_run_of_an_evaluation_plays_a_few_games_of_each_round(
-    untaught: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["eval", str(untaught), "seed", "--setups", "single,vote", "--limit", "3", "--dry-run"]
-    assert run(words, monkeypatch) == 0
-    memory, total, *rounds = capsys.readouterr().out.splitlines()
-    assert "GB at the peak, measured with a few games" in memory
-    assert total.startswith("time:   about ")
-    assert [line.split(":")[0].split()[1:] for line in rounds] == 2 * [
-        ["pick", "single"],
-        ["pick", "vote"],
-    ]
-    assert not list(tmp_path.iterdir())
-    assert run([*words, "--json"], monkeypatch) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["games"] for each in found["rounds"]] == [3, 3, 3, 3]
-    assert found["peak_bytes"] > 10**8
-
-
 def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config.mistakes import FORMER_MONITORS
+from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS
 from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
@@ -49,7 +49,7 @@ METRICS = (
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
 """Default monitors of a run (`monitors`)."""
-LABELLED = ("pay", "quality", "judges", "revisions")
+LABELLED = ("pay", "judges")
 """Metrics that ask the task's verifier about every piece of work."""
 
 
@@ -97,6 +97,7 @@ def resolve(config: Config) -> Resolved:
             check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
+    data["metrics"] = [name for name in data["metrics"] if name not in FORMER_METRICS]
     _absolute(data, [name for name, host in config.hosts.items() if host.here])
     # a credit that is held by the policy at the start of the run has to have it
     starts = data["credit"].get("reference") == "start" and not method.reference

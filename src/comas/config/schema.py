@@ -191,7 +191,7 @@ class Config(_Table):
     split.
     """
     metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
-    """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
+    """Of each step, by name or file; None is all that are shipped, `pay judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)

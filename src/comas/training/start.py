@@ -176,7 +176,7 @@ async def resume_async(
             )
         asked = of_run(config, resolved.task, hook.note)
         check_room(resolved, hook.note)
-        resolved = estimate.resumed(resolved, hook.note)
+        resolved = estimate.filled(resolved, learn=True)
         hook.working(Progress("loading", start))
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
