@@ -26,7 +26,6 @@ from comas.cli import (
     show,
     study,
     summary,
-    track,
     train,
     view,
 )
@@ -157,7 +156,6 @@ app.command("eval")(evaluate.evaluate)
 app.command()(show.show)
 app.command()(view.view)
 app.command()(serve.serve)
-app.command()(track.track)
 app.command()(evaluate.compare)
 app.command()(export.export)
 app.command()(study.study)
