@@ -135,7 +135,6 @@ def evaluate(
     seed: int = 0,
     data: str | Path | None = None,
     out: str | Path | None = None,
-    equal_tokens: bool = False,
     hooks: Sequence[Hook] = (),
     hosts: Mapping[str, Host] | None = None,
     **keys: Any,
@@ -172,7 +171,7 @@ def evaluate(
                 f"evaluate: {key} is a key of training and says nothing here (see"
                 " docs/evaluation.md): leave it out"
             )
-    plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place, equal_tokens)
+    plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
     return Evaluation(

@@ -513,7 +513,7 @@ def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> Non
 def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
     from comas.cli.evaluate import _plan
 
-    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None, False).setups == [
+    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None).setups == [
         "single",
         "vote",
     ]

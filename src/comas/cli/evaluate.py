@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,12 +20,10 @@ from comas.program import command
 from comas.stats import spelt
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
-SIGNED = ("overhead", "expert loss", "collaboration gap", "relay gain")
+SIGNED = ("overhead", "expert loss")
 """Figures of teams that are differences."""
 Tasks = Annotated[
     str | None,
@@ -53,12 +50,6 @@ Data = Annotated[
     typer.Option(help="A file or folder of questions, instead of the hub or COMAS_DATA."),
 ]
 Out = Annotated[str | None, typer.Option(help="The folder; default evals/<time>.")]
-Equal = Annotated[
-    bool,
-    typer.Option(
-        "--equal-tokens", help="Let the cheaper side of a comparison vote at the other's tokens."
-    ),
-]
 
 
 def evaluate(
@@ -78,11 +69,6 @@ def evaluate(
     seed: Seed = 0,
     data: Data = None,
     out: Out = None,
-    equal_tokens: Equal = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Measure memory and time with a few games; write nothing."),
-    ] = False,
     json_: Json = False,
 ) -> None:
     """How good runs and models are on held-out questions, with what certainty, at what cost; each
@@ -90,10 +76,7 @@ def evaluate(
     """
     from comas.evaluation.runner import Exam
 
-    plan = _plan(systems, tasks, setups, limit, seed, data, equal_tokens)
-    if dry_run:
-        _dry_run(ctx, plan, json_)
-        return
+    plan = _plan(systems, tasks, setups, limit, seed, data)
     go_on(ctx, Exam.create(plan, out), json_)
 
 
@@ -110,7 +93,6 @@ def compare(
     seed: Seed = 0,
     data: Data = None,
     out: Out = None,
-    equal_tokens: Equal = False,
     json_: Json = False,
 ) -> None:
     """Whether the second of two systems is better than the first, on the same
@@ -120,7 +102,7 @@ def compare(
     from comas.types import UserMistake
 
     named = [first, second, *(pairs or [])]
-    plan = _plan(named, tasks, setups, limit, seed, data, equal_tokens)
+    plan = _plan(named, tasks, setups, limit, seed, data)
     if len(plan.systems) != 2:
         raise UserMistake(
             f"compare takes two systems, not {len(plan.systems)}; behind them stand pairs of the"
@@ -149,30 +131,6 @@ def compare(
     _print_notes(found)
 
 
-def _dry_run(ctx: typer.Context, plan: Plan, as_json: bool) -> None:
-    from comas.display import clean
-    from comas.evaluation.folder import Folder
-    from comas.evaluation.runner import Exam
-    from comas.evaluation.spec import placed
-    from comas.hooks import Hook
-    from comas.team.build import run_sync
-    from comas.team.pace import spoken
-
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "answers").mkdir()
-        found = run_sync(Exam(Folder(Path(folder), placed(plan))).dry_run(Hook()))
-    if as_json:
-        print_json(ctx, found)
-        return
-    print(f"memory: {found['peak_bytes'] / 1e9:.1f} GB at the peak, measured with a few games")
-    total = sum(each["seconds"] for each in found["rounds"])
-    print(f"time:   about {spoken(total)}")
-    for each in found["rounds"]:
-        name = clean(f"{each['system']} {each['task']} {each['setup']}")
-        took = f"{each['games']} games, about {spoken(each['seconds'])}"
-        print(f"  {name}: {took}, replies of {each['reply']:.0f} tokens")
-
-
 def _difference(d: Mapping[str, Any]) -> str:
     return spelt(d["difference"], d["low"], d["high"], "+.3f")
 
@@ -190,7 +148,6 @@ def _plan(
     limit: int | None,
     seed: int,
     data: str | None,
-    equal: bool,
 ) -> Plan:
     from comas.config.plugins import load_plugin
     from comas.config.schema import OF_TRAINING
@@ -222,7 +179,7 @@ def _plan(
                 " it out"
             )
     per_task = limit_of(limit, pairs, "--limit")
-    return Plan(names, asked, ways, per_task, seed, pairs, data, equal)
+    return Plan(names, asked, ways, per_task, seed, pairs, data)
 
 
 def _listed(text: str) -> list[str]:
@@ -270,27 +227,15 @@ def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
-    from rich.console import Console
-
+    from comas.display import watcher
     from comas.team.build import run_sync
 
     try:
-        with watching(Console(stderr=as_json), quiet=as_json) as observer:
+        with watcher(as_json) as observer:
             return run_sync(exam.go(observer))
     except KeyboardInterrupt:
         print_stopped(exam.folder)
         sys.exit(STOPPED)
-
-
-def watching(console: Console, quiet: bool) -> Any:
-    """A progress bar on a terminal, a line every ten seconds elsewhere; with `quiet` nothing but on
-    a terminal.
-    """
-    from comas.display import Bar, ExamLines
-
-    if console.is_terminal and not console.is_dumb_terminal:
-        return Bar(console)
-    return ExamLines(console, quiet)
 
 
 def _show(found: Mapping[str, Any]) -> None:
@@ -305,11 +250,7 @@ def _show(found: Mapping[str, Any]) -> None:
     for system, teams in _teams(found["cells"]).items():
         parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
         print(f" {clean(system)}: {'; '.join(parts)}")
-    titles = {
-        "systems": "against the first system",
-        "setups": "against the first setup",
-        "equal_tokens": "at equal tokens",
-    }
+    titles = {"systems": "against the first system", "setups": "against the first setup"}
     for key, title in titles.items():
         if found[key]:
             _print_comparisons(found[key], title)
