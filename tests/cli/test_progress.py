@@ -221,11 +221,11 @@ def test_after_three_steps_it_is_said_how_long_the_rest_takes() -> None:
         metrics = {"step": step, "tokens": 10 * step, "step_tokens": 10, "seconds": 20.0 + step}
         lines.step(metrics, [])
     *before, third, fourth = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert not [line for line in before if "left" in line]
-    assert third.endswith("left 2:27")  # seven steps of 21 seconds
-    assert fourth.endswith("left 2:09")
+    assert not [line for line in before if "other steps" in line]
+    assert third.endswith("about 2:27 for the other steps")  # seven steps of 21 seconds
+    assert fourth.endswith("about 2:09 for the other steps")
     lines.tokens = 41  # which end the run sooner
-    assert lines._left({"step": 3, "tokens": 21, "step_tokens": 10}) == 2 * 21.5
+    assert lines._seconds_left({"step": 3, "tokens": 21, "step_tokens": 10}) == 2 * 21.5
 
 
 def test_of_a_game_that_cannot_be_rehearsed_as_many_are_expected_as_in_the_step_before() -> None:
@@ -457,15 +457,9 @@ def test_who_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
     assert watching.onlooker() is None
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: None)
-    for shell, place in (
-        (SimpleNamespace(kernel=object()), "notebook"),
-        (SimpleNamespace(), "terminal"),
-        (None, "terminal"),
-    ):
-        monkeypatch.setitem(
-            sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell)
-        )
-        assert watching.onlooker() == place
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    assert watching.onlooker() == "notebook"
+    monkeypatch.delitem(sys.modules, "ipykernel")
     monkeypatch.setattr(sys, "stderr", None)
     assert watching.onlooker() is None
 
