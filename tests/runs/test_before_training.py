@@ -15,7 +15,7 @@ import pytest
 
 import comas
 from comas import estimate
-from comas.config.resolve import differences, resolve
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.hooks import Hook
@@ -237,21 +237,6 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
     monkeypatch.chdir(tmp_path)
     assert run(["train", "--dry-run", "base=./nowhere", "lr=1e-3"], monkeypatch) == 2
     assert capsys.readouterr().err == "error: base './nowhere': no such folder\n"
-
-
-def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(differences(resolve(read(None)).config)) == []
-    mine = resolve(
-        read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
-    ).config
-    assert list(differences(mine)) == [
-        "room.solution = 9",
-        "agents.a1.lr = 0.0001",
-        "agents: a0, a1, a2",
-    ]
-    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]})).config)) == [
-        "betas = [0.8, 0.95]"
-    ]
 
 
 @pytest.mark.parametrize(
