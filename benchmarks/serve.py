@@ -28,10 +28,8 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.systems import system_team
 from comas.evaluation.ways import asking_of
-from comas.serve.app import Endpoint, Entrance
-from comas.serve.limits import Limits
-from comas.serve.listening import Place, answer_until_cancelled, server
-from comas.serve.playing import Players, models_of
+from comas.serve.endpoint import Endpoint, bound_to
+from comas.serve.playing import Limits, Players, models_of
 from comas.serve.protocol import read_request
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
@@ -75,10 +73,9 @@ class Contest:
         """The answers of all seeds, played side by side in this process."""
 
         async def one(seed: int) -> str:
-            answers: list[str] = []
             request = read_request(json.dumps(body(model, seed)).encode(), self.players)
-            await self.players.play(request, lambda answer: answers.append(answer.text))
-            return answers[0]
+            answers, _ = await self.players.play(request)
+            return answers[0].text
 
         return await asyncio.gather(*map(one, range(self.requests)))
 
@@ -125,14 +122,12 @@ def scripted() -> Team:
 async def contest(team: Team, name: str, requests: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each setup."""
     models = models_of(team, SETUPS)
-    players = Players(models, team.task, "", asking_of(team.config), team.config.seed, LIMITS)
-    place = Place("127.0.0.1", 0)
+    players = Players(models, team.task, asking_of(team.config), team.config.seed, LIMITS)
     context = multiprocessing.get_context("spawn")
-    with place.bound() as bound, ProcessPoolExecutor(1, mp_context=context) as client:
-        bound.listen(1024)
-        http = server(Endpoint(players), Entrance(None))
-        serving = asyncio.ensure_future(answer_until_cancelled(http, bound))
-        contestants = Contest(players, place.url(bound), client, requests)
+    with bound_to("127.0.0.1", 0) as bound, ProcessPoolExecutor(1, mp_context=context) as client:
+        endpoint = Endpoint(players)
+        serving = asyncio.ensure_future(endpoint.answer_until_cancelled(bound))
+        contestants = Contest(players, endpoint.url(bound), client, requests)
         rows = [{"team": name, **await contestants.measured(model, repeats)} for model in SETUPS]
         serving.cancel()
         with suppress(asyncio.CancelledError):

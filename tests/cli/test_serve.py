@@ -16,13 +16,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.datastructures import Headers
 
 import comas.serve
 from comas.cli.serve import named_team
 from comas.evaluation.systems import asked
-from comas.serve.limits import Refusal
-from comas.serve.listening import KEY, Place, entrance_of
+from comas.serve.endpoint import KEY, bound_to, key_of
 from comas.types import UserMistake
 from tests.support.command import run as command
 from tests.support.serving import running
@@ -51,11 +49,9 @@ SECRET = "sk-of-this-test-0123456789"
         (["seed", "--setups", "odd"], "setup 'odd'"),
         (["seed", "--setups", "duel"], "setup duel needs a task with `rules`"),
         (["seed", "--setups", "vote:votes=0"], "votes"),
-        (["seed", "--kind", "odd", "task=jsonl"], "task jsonl cannot read an answer"),
+        (["seed", "task=mix"], "task mix cannot read an answer"),
         (["seed", "--host", "0.0.0.0"], "a key is wanted: set the environment variable COMAS_"),
-        (["seed", "--host", "no.such.host.invalid"], "there is no such host"),
-        (["seed", "--key-env", "UNSET_KEY"], "--key-env UNSET_KEY: that environment variable is"),
-        (["seed", "--key-env", "ODD_KEY"], "ODD_KEY holds cannot be a key"),
+        (["seed", "--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: "),
         (["seed", "--certificate", "a.crt"], "--certificate: comas serve speaks HTTP: put a proxy"),
         (["seed", "--certificate-key", "k.pem"], "--certificate-key: comas serve speaks HTTP"),
     ],
@@ -69,14 +65,12 @@ def test_a_mistake_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(KEY, raising=False)
-    monkeypatch.setenv("ODD_KEY", "with a space")
     if "r@7" in arguments:
         viewed_run(tmp_path / "r")
-    assert command(["serve", *arguments], monkeypatch) == 2
+    assert command(["serve", "--port", "0", *arguments], monkeypatch) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert line in said[0]
-    assert "with a space" not in said[0]
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
@@ -85,7 +79,9 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert command(["serve", "seed", "--port", port], monkeypatch) == 2
-    assert f"--host 127.0.0.1 --port {port}: Address already in use" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"--host 127.0.0.1 --port {port}: " in said
+    assert "Address already in use" in said
 
 
 def test_what_is_missing_names_its_extra(
@@ -93,46 +89,38 @@ def test_what_is_missing_names_its_extra(
 ) -> None:
     # of what was imported, only the piece that asks for uvicorn is taken out: the others stay the
     # modules that the package `comas.serve` names, which other tests change
-    monkeypatch.delitem(sys.modules, "comas.serve.listening", raising=False)
-    monkeypatch.delattr(comas.serve, "listening", raising=False)
+    monkeypatch.delitem(sys.modules, "comas.serve.endpoint", raising=False)
+    monkeypatch.delattr(comas.serve, "endpoint", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert command(["serve", "seed"], monkeypatch) == 2
     assert 'comas serve needs uvicorn: pip install "comas[serve]"' in capsys.readouterr().err
 
 
 def test_the_key_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place("127.0.0.1", 0)
     monkeypatch.setenv(KEY, SECRET)
-    found = entrance_of(place, None).key
-    assert found is not None
-    assert found.get_secret_value() == SECRET
-    assert KEY not in os.environ
-    assert entrance_of(place, None).key is None
-    monkeypatch.setenv("TEAM_KEY", SECRET)
-    assert entrance_of(Place("0.0.0.0", 0), "TEAM_KEY").key is not None
-    with pytest.raises(UserMistake, match="a key is wanted"):
-        entrance_of(Place("0.0.0.0", 0), None)
-
-
-def test_the_host_that_is_named_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(KEY, raising=False)
-    for host, name in (("127.0.0.2", "127.0.0.2"), ("::1", "[::1]")):
-        entrance = entrance_of(Place(host, 0), None)
-        for host_asked in (name, f"{name}:8000", "localhost:8000"):
-            entrance.check(Headers({"host": host_asked}))
-        with pytest.raises(Refusal, match="is asked as localhost"):
-            entrance.check(Headers({"host": "team.example:8000"}))
+    with bound_to("127.0.0.1", 0) as here, bound_to("0.0.0.0", 0) as anywhere:
+        assert key_of(here) == SECRET
+        assert KEY not in os.environ
+        assert key_of(here) == ""
+        monkeypatch.setenv(KEY, SECRET)
+        assert key_of(anywhere) == SECRET
+        with pytest.raises(UserMistake, match="a key is wanted"):
+            key_of(anywhere)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "::1", "0.0.0.0", "::"])
-def test_loopback_is_known_by_its_number(host: str) -> None:
+def test_loopback_is_known_by_its_number(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
     try:
-        place = Place(host, 0)
-        assert place.is_loopback is (host not in ("0.0.0.0", "::"))
-        with place.bound() as bound:
-            assert place.url(bound).endswith(f":{bound.getsockname()[1]}/v1")
+        bound = bound_to(host, 0)
     except UserMistake as error:
         pytest.skip(str(error))
+    with bound:
+        if host not in ("0.0.0.0", "::"):
+            assert key_of(bound) == ""
+        else:
+            with pytest.raises(UserMistake, match="a key is wanted"):
+                key_of(bound)
 
 
 def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

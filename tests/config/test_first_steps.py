@@ -143,17 +143,13 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
     assert asked == set(KINDS)
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
-        "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
+        "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(
-        resolved.config,
-        resolved.method,
-        resolved.task,
-        [ways.way(str(tmp_path / "mine.py"), outline(resolved)).method],
-    )
+    own = ways.way(str(tmp_path / "mine.py"), outline(resolved)).method
+    check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
-        check_roles(resolved.config, resolved.method, resolved.task)
+        check_roles(resolved.config, [resolved.method], resolved.task)
 
 
 def test_where_everything_fails_for_want_of_room_is_told(
@@ -320,13 +316,12 @@ def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_i
     assert "nobody was asked" not in capsys.readouterr().out
 
 
-def test_show_takes_step_and_question_by_their_place(
+def test_show_narrows_to_a_step_and_a_question(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
     asked = next(Run(place / "runs" / "first").episodes(0))["question"]["id"]
-    assert run(["show", "runs/first", "1", asked, "--json"], monkeypatch) == 0
+    words = ["show", "runs/first", "--step", "1", "--question", asked, "--json"]
+    assert run(words, monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert [one["question"]["id"] for one in said["discussions"]] == [asked]
-    assert run(["show", "runs/first", "1", "--step", "2"], monkeypatch) == 2
-    assert "STEP is 1, --step is 2: give one of them" in capsys.readouterr().err

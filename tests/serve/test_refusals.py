@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
-from pydantic import SecretStr
 
 from comas.hosts.endpoint.ledger import BudgetSpent
-from comas.serve import listening
-from comas.serve.app import Entrance
-from comas.serve.limits import Limits
+from comas.serve.playing import Limits
 from comas.testing import Scripted
 from comas.types import HostFailure, HostLost, UserMistake
 from tests.support.serving import Running, running, scripted
@@ -48,8 +44,7 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("logprobs", True, "logprobs is not supported here, and is never ignored: leave it out"),
-        ("logprobs", 0, "not supported"),
+        ("logprobs", True, "logprobs: is not supported here, and is never ignored: leave it out"),
         ("top_logprobs", 3, "not supported"),
         ("tools", [{"type": "function"}], "not supported"),
         ("tool_choice", "required", "not supported"),
@@ -60,9 +55,9 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("presence_penalty", True, "not supported"),
         ("reasoning_effort", "low", "not supported"),
         ("modalities", ["audio"], "not supported"),
-        ("stream_options", {"include_usage": True}, "set stream=true"),
-        ("max_toks", 5, "did you mean max_tokens?"),
-        ("prompt", "x", "unknown parameter 'prompt'"),
+        ("stream_options", {"include_usage": "x"}, "stream_options.include_usage: Input should be"),
+        ("max_toks", 5, "not supported"),
+        ("prompt", "x", "not supported"),
         ("n", 0, "greater than or equal to 1"),
         ("n", "2", "valid integer"),
         ("n", True, "valid integer"),
@@ -81,7 +76,7 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("model", "./mine.py", "there is no model './mine.py'"),
         ("model", "vote:votes=1000", "there is no model"),
         ("messages", [], "at least 1 item"),
-        ("messages", "hello", "valid list"),
+        ("messages", "hello", "valid array"),
         ("messages", [{"role": "assistant", "content": "so"}], "has to be the user's"),
         ("messages", [{"role": "user", "content": " \n"}], "has to be the user's"),
     ],
@@ -98,27 +93,26 @@ def test_a_parameter_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("message", "param"),
+    ("message", "place"),
     [
-        ({"role": "function", "content": "4"}, "messages[0].role"),
-        ({"role": "tool"}, "messages[0].content"),
-        ({"role": "user", "content": None}, "messages[0].content"),
-        ({"content": "4"}, "messages[0].role"),
-        ({"role": "user"}, "messages[0].content"),
-        ({"role": "user", "content": "x", "audio": {"id": "1"}}, "messages[0].audio"),
+        ({"role": "function", "content": "4"}, "messages.0.role"),
+        ({"role": "tool", "content": "4"}, "messages.0.role"),
+        ({"role": "user", "content": None}, "messages.0.content"),
+        ({"content": "4"}, "messages.0.role"),
+        ({"role": "user", "content": "x", "audio": {"id": "1"}}, "messages.0.audio"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
-            "messages[0].content[0].type",
+            "messages.0.content.list[_Part].0.type",
         ),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls"),
     ],
 )
-def test_what_no_text_can_carry_is_refused(served: Running, message: Any, param: str) -> None:
+def test_what_no_text_can_carry_is_refused(served: Running, message: Any, place: str) -> None:
     reply = served.post({**CHAT, "messages": [message, *HELLO]})
     assert reply.status_code == 400
     error = error_of(reply)
-    assert param.split("[0].t")[0] in error["param"]
-    assert error["param"].startswith("messages[0]")
+    assert error["param"] == "messages"
+    assert error["message"].startswith(place)
 
 
 def test_what_asks_for_nothing_is_taken(served: Running) -> None:
@@ -141,13 +135,11 @@ def test_what_asks_for_nothing_is_taken(served: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"[1]", "no JSON object"),
-        (b'{"model": NaN}', "NaN is no number"),
-        (b'{"model": "\xff"}', "no JSON"),
-        (b'{"model": "\\ud800"}', "no JSON in UTF-8"),
-        (b"[" * 100_000, "no JSON"),
+        (b"", "the body: Invalid JSON"),
+        (b"[1]", "the body: Input should be an object"),
+        (b'{"model": "\xff"}', "Invalid JSON: invalid unicode"),
+        (b'{"model": "\\ud800"}', "Invalid JSON"),
+        (b"[" * 100_000, "Invalid JSON: recursion limit exceeded"),
         (b"{}", "model: Field required"),
         (b'{"model": "single"}', "messages: Field required"),
     ],
@@ -171,7 +163,7 @@ def test_a_page_elsewhere_cannot_ask(served: Running) -> None:
 
 
 def test_health_is_asked_without_a_key_and_says_nothing_else() -> None:
-    with running(scripted(lambda *_: SAID), entrance=Entrance(SecretStr(KEY))) as served:
+    with running(scripted(lambda *_: SAID), key=KEY) as served:
         root = served.url.removesuffix("/v1")
         reply = httpx.get(f"{root}/health", headers={"Host": "probe.example"})
         assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
@@ -190,12 +182,11 @@ def test_other_paths_and_verbs(served: Running) -> None:
     for path, status in (("/embeddings", 404), ("/completions", 404), ("/chat/completions", 405)):
         reply = httpx.get(served.url + path)
         assert reply.status_code == status
-        assert "/v1/chat/completions" in error_of(reply)["message"]
 
 
 def test_a_key_is_asked_for_and_never_told(capfd: pytest.CaptureFixture[str]) -> None:
     team = scripted(lambda *_: SAID)
-    with running(team, entrance=Entrance(SecretStr(KEY))) as served:
+    with running(team, key=KEY) as served:
         for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {KEY}"}):
             for reply in (served.post(CHAT, **header), httpx.get(f"{served.url}/models")):
                 assert reply.status_code == 401
@@ -212,22 +203,20 @@ def test_a_key_is_asked_for_and_never_told(capfd: pytest.CaptureFixture[str]) ->
             assert client.models.list().data
     said = capfd.readouterr()
     assert KEY not in said.out + said.err
-    assert KEY not in repr(Entrance(SecretStr(KEY)))
 
 
-def test_too_long_a_body(served: Running) -> None:
-    team = scripted(lambda *_: SAID)
-    with running(team, limits=Limits(body=300)) as small:
-        assert small.post(CHAT).status_code == 200
-        long = json.dumps({**CHAT, "user": "x" * 300}).encode()
-        reply = small.post(long)
-        assert (reply.status_code, "at most 300 bytes" in reply.text) == (413, True)
-        # without a length: it is counted as it comes
-        told = {"Content-Type": "application/json"}
-        pieces = iter([long[:200], long[200:]])
-        reply = httpx.post(f"{small.url}/chat/completions", content=pieces, headers=told)
-        assert reply.status_code == 413
-        assert small.post(CHAT).status_code == 200
+def test_too_long_a_body(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comas.serve.endpoint.BODY", 300)
+    assert served.post(CHAT).status_code == 200
+    long = json.dumps({**CHAT, "user": "x" * 300}).encode()
+    reply = served.post(long)
+    assert (reply.status_code, "at most 300 bytes" in reply.text) == (413, True)
+    # without a length: it is counted as it comes
+    told = {"Content-Type": "application/json"}
+    pieces = iter([long[:200], long[200:]])
+    reply = httpx.post(f"{served.url}/chat/completions", content=pieces, headers=told)
+    assert reply.status_code == 413
+    assert served.post(CHAT).status_code == 200
 
 
 def test_too_many_tokens() -> None:
@@ -243,7 +232,7 @@ def test_too_many_tokens() -> None:
         text = served.post({**CHAT, "n": 4, "stream": True}).text
         assert "token_limit_exceeded" in text
         assert "[DONE]" not in text
-        assert served.endpoint.places.taken == 0
+        assert served.endpoint.open == 0
 
 
 class Slow(Scripted):
@@ -296,29 +285,19 @@ def test_beyond_its_places_requests_wait_and_beyond_those_it_says_so(stream: boo
     (host,) = team.hosts.values()
     with running(team, limits=Limits(at_once=3)) as served, ThreadPoolExecutor(8) as threads:
         two = {**CHAT, "n": 2, "stream": stream}
-        replies = [threads.submit(served.post, two) for _ in range(7)]  # of which six wait
-        until(lambda: served.endpoint.places._waiting == 12)
-        assert host.waiting == served.endpoint.places.taken == 2
+        replies = [threads.submit(served.post, two) for _ in range(7)]
+        until(lambda: served.endpoint.open == 14)
+        assert host.waiting == 3
         refused = served.post(two)
         assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) > 0
+        assert refused.headers["x-should-retry"] == "true"
         assert error_of(refused)["type"] == "rate_limit_error"
         with pytest.raises(openai.RateLimitError):
             served.client.chat.completions.create(**two)
         host.go.set()
         assert {reply.result().status_code for reply in replies} == {200}
         assert served.post(two).status_code == 200
-        assert served.endpoint.places.taken == 0
-
-
-def test_two_hundred_at_once_are_all_answered() -> None:
-    team = scripted(lambda *_: SAID, host=Slow)
-    (host,) = team.hosts.values()
-    with running(team) as served, ThreadPoolExecutor(200) as threads:
-        replies = [threads.submit(served.post, CHAT) for _ in range(200)]
-        until(lambda: served.endpoint.places._waiting == 200 - 64)
-        host.go.set()
-        assert {reply.result().status_code for reply in replies} == {200}
+        assert served.endpoint.open == 0
 
 
 def test_who_waits_is_bound_by_his_time_and_may_go() -> None:
@@ -328,14 +307,13 @@ def test_who_waits_is_bound_by_his_time_and_may_go() -> None:
         with ThreadPoolExecutor(3) as threads:
             replies = [threads.submit(served.post, CHAT) for _ in range(3)]
             assert {reply.result().status_code for reply in replies} == {504}
-        places = served.endpoint.places
-        until(lambda: (places.taken, places._waiting) == (0, 0))
+        until(lambda: served.endpoint.open == 0)
         host.go.set()
         assert served.post(CHAT).status_code == 200
 
 
 def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comas.serve.app.QUIET", 0.02)
+    monkeypatch.setattr("comas.serve.endpoint.QUIET", 0.02)
     team = scripted(lambda *_: SAID, host=Slow)
     (host,) = team.hosts.values()
     with running(team) as served:
@@ -349,71 +327,15 @@ def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -
             assert list(lines)[-2:] == ["data: [DONE]", ""]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ", b"GET /health HTTP/1.1\r\n\r\nGET"],
-    ids=["nothing", "half", "a second one"],
-)
-def test_a_connection_without_its_headers_is_closed(
-    sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "HEADERS", 0.3)
-    with running(scripted(lambda *_: SAID)) as served:
-        port = int(served.url.split(":")[2].partition("/")[0])
-        with socket.create_connection(("127.0.0.1", port), timeout=4) as client:
-            client.sendall(sent.replace(b"HTTP/1.1\r\n\r\n", b"HTTP/1.1\r\nHost: x\r\n\r\n"))
-            began = time.monotonic()
-            with suppress(ConnectionResetError):
-                while client.recv(1000):
-                    if sent and time.monotonic() - began < 3:
-                        client.sendall(b"x")  # drop by drop
-            assert time.monotonic() - began < 3
-        assert served.post(CHAT).status_code == 200
-
-
-def test_a_request_that_takes_longer_than_headers_may_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(listening, "HEADERS", 0.2)
-    team = scripted(lambda *_: SAID, host=Slow)
-    (host,) = team.hosts.values()
-    with running(team) as served:
-        threading.Timer(0.6, host.go.set).start()
-        assert served.post(CHAT).status_code == 200
-
-
-def test_connections_have_a_limit(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(listening, "CONNECTIONS", 5)
+def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comas.serve.endpoint.CONNECTIONS", 5)
     with running(scripted(lambda *_: SAID)) as served:
         port = int(served.url.split(":")[2].partition("/")[0])
         with ExitStack() as clients:
             for _ in range(5):
                 clients.enter_context(socket.create_connection(("127.0.0.1", port)))
-            late = clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
-            with suppress(ConnectionResetError):
-                assert late.recv(1) == b""
+            until(lambda: served.post(CHAT).status_code == 503)
         until(lambda: served.post(CHAT).status_code == 200)
-    assert capfd.readouterr().err == ""
-
-
-def test_want_of_files_is_no_flood(capfd: pytest.CaptureFixture[str]) -> None:
-    loop = asyncio.new_event_loop()
-    listening._tell(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "too many")})
-    assert capfd.readouterr().err == ""
-    loop.close()
-
-
-def test_who_waits_when_the_server_ends_is_told_in_its_form() -> None:
-    team = scripted(lambda *_: SAID, host=Slow)
-    (host,) = team.hosts.values()
-    with ThreadPoolExecutor(1) as threads:
-        with running(team) as served:
-            reply = threads.submit(served.post, CHAT)
-            until(lambda: host.waiting == 1)
-        assert reply.result().status_code == 503
-        assert error_of(reply.result())["message"] == "the server ends"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -431,7 +353,7 @@ def test_a_client_that_goes_ends_its_discussion(stream: bool) -> None:
             client.sendall(head.encode() + body)
             until(lambda: host.waiting == 8)
         until(lambda: host.cancelled == 8)
-        until(lambda: served.endpoint.places.taken == 0)
+        until(lambda: served.endpoint.open == 0)
         host.go.set()
         assert served.post(CHAT).status_code == 200
 
@@ -483,7 +405,7 @@ def test_a_host_that_is_gone_is_told_and_ends_the_server(stream: bool) -> None:
     with running(scripted(script)) as served:
         reply = served.post({**CHAT, "stream": stream})
         assert reply.status_code == (200 if stream else 503)
-        assert "host home is lost: its process ended; the server ends" in reply.text
+        assert "host home is lost: its process ended" in reply.text
         until(served.answering.done)
     assert isinstance(served.answering.exception(), HostLost)
 

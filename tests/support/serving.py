@@ -15,14 +15,12 @@ from openai import OpenAI
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.serve.app import Endpoint, Entrance
-from comas.serve.limits import Limits
-from comas.serve.listening import Place, Served, answer_until_cancelled, server
+from comas.evaluation.ways import asking_of
+from comas.serve.endpoint import Endpoint, bound_to
+from comas.serve.playing import Limits, Players, models_of
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
 from comas.types import HostLost
-
-OPEN = Entrance(None)
 
 
 @dataclass(frozen=True)
@@ -46,22 +44,20 @@ def running(
     team: Team,
     *,
     setups: Sequence[str] | None = None,
-    kind: str = "",
     limits: Limits | None = None,
-    entrance: Entrance = OPEN,
+    key: str = "",
 ) -> Iterator[Running]:
     """The endpoint of a team while inside."""
-    served = Served(team.resolved, None, setups, kind, limits or Limits())
-    endpoint = served.endpoint(team)
+    models = models_of(team, setups)
+    players = Players(models, team.task, asking_of(team.config), team.config.seed, limits)
+    endpoint = Endpoint(players, key=key)
     loop = asyncio.new_event_loop()
-    with Place("127.0.0.1", 0).bound() as bound:
-        bound.listen()
-        http = server(endpoint, entrance)
-        answering = loop.create_task(answer_until_cancelled(http, bound, endpoint))
+    with bound_to("127.0.0.1", 0) as bound:
+        answering = loop.create_task(endpoint.answer_until_cancelled(bound))
         thread = threading.Thread(target=_until_cancelled, args=(loop, answering))
         thread.start()
         try:
-            url = Place("127.0.0.1", 0).url(bound)
+            url = endpoint.url(bound)
             with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
                 yield Running(url, endpoint, client, answering)
         finally:

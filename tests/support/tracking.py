@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.trackers.sink import Sink, Tracked
 from comas.trackers.tracker import Tracker
@@ -49,8 +47,7 @@ def lines_of(run: Path, name: str) -> list[tuple[int, dict[str, float]]]:
 class Store(Sink):
     """Keeps figures in memory; the process that sends dies in operation number `dies`."""
 
-    def __init__(self, answers: bool = True) -> None:
-        self.answers = answers
+    def __init__(self) -> None:
         self.rows: list[tuple[int, Mapping[str, float]]] = []
         self.alarms: list[tuple[int, str, str]] = []
         self.dies = -1
@@ -60,24 +57,19 @@ class Store(Sink):
 
     def open(self, run: Tracked) -> Sink:
         self.opened.append(run)
-        self.newest = max(self.steps, default=0) if self.answers else None
         return self
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.rows.append((number, figures))
-        self._operate()
-
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        self.alarms.append((number, kind, text))
-        self._operate()
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def _operate(self) -> None:
         self.operations += 1
         if self.operations - 1 == self.dies:
             raise Crash("killed")
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.alarms.append((number, kind, text))
+
+    def close(self) -> None:
+        self.closed += 1
 
     @property
     def steps(self) -> list[int]:
@@ -88,7 +80,7 @@ def attach(run: Run, store: Store, start: int) -> Tracker:
     """A tracker of a run that begins or goes on at a step."""
     tracker = Tracker("store", store.open)
     tracker.begin(run, None, start)
-    assert tracker.failed is None, tracker.failed
+    assert not tracker.has_failed
     return tracker
 
 
@@ -99,29 +91,8 @@ def play(run: Run, tracker: Tracker, start: int, end: int) -> None:
         tracker.step(list(run.metrics())[-1], [])
 
 
-def send(run: Run, store: Store) -> int:
-    """What a process sends of a run that is over."""
-    marker = run.marker()
-    assert marker is not None
-    tracker = attach(run, store, marker["step"])
-    tracker.ended(None)
-    return tracker.count
-
-
 def commit(run: Run, start: int, end: int) -> None:
     """Play steps and commit them."""
     for number in range(start, end):
         step(run, number)
     checkpoint(run, end)
-
-
-def alarm(run: Run, number: int, kind: str) -> None:
-    """An alarm of step `number`, counted from 0, as `training.guard` writes it."""
-    append_alarms(run.path, [{"step": number, "kind": kind, "text": f"{kind} is wrong"}])
-
-
-def measure(run: Run, name: str, number: int, mean: float) -> None:
-    """An accuracy in eval/."""
-    accuracy = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 8}
-    record: dict[str, Any] = {"step": number, "accuracy": accuracy, "answers": []}
-    run.write_eval(name, record)

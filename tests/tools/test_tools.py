@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -142,70 +141,6 @@ def test_a_text_in_a_line_of_json_may_hold_other_ends_of_lines(texts: Path) -> N
     assert tool.run("yak") == "a yak\u0085walks"
 
 
-def test_an_index_is_made_once_and_anew_where_a_text_changed(texts: Path) -> None:
-    search.make(folder=str(texts)).run("cat")
-    (kept,) = (texts / search.INDEX).glob("*/passages.json")
-    made = kept.stat().st_mtime_ns
-    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-    assert kept.stat().st_mtime_ns == made
-    (texts / "animals.txt").write_text("A zebra has stripes.")
-    os.utime(texts / "animals.txt", ns=(1, 1))
-    assert search.make(folder=str(texts)).run("zebra") == "A zebra has stripes."
-    assert len(list((texts / search.INDEX).iterdir())) == 1, "the older one is gone"
-
-
-def test_an_index_in_use_goes_on_where_another_process_makes_a_new_one(texts: Path) -> None:
-    """It is mapped into memory: a file that is written anew in its place would end the process."""
-    search.make(folder=str(texts)).run("cat")
-    using = search.make(folder=str(texts))
-    assert using.run("cat") == "A cat is a feline."
-    (texts / "animals.txt").write_text("A zebra has stripes.")
-    assert search.make(folder=str(texts)).run("zebra") == "A zebra has stripes."
-    assert using.run("cat") == "A cat is a feline."
-
-
-def test_an_index_may_be_read_by_whoever_may_read_a_folder(texts: Path) -> None:
-    search.make(folder=str(texts)).run("cat")
-    (kept,) = (texts / search.INDEX).iterdir()
-    assert kept.stat().st_mode == texts.joinpath(search.INDEX).stat().st_mode
-
-
-def test_an_index_is_as_private_as_its_texts(texts: Path) -> None:
-    secret = texts / "inner" / "secret.txt"
-    secret.parent.mkdir()
-    secret.write_text("the salary of bob")
-    for private in (secret, secret.parent):
-        mode = private.stat().st_mode
-        private.chmod(0o700)
-        search.make(folder=str(texts)).run("cat")
-        (kept,) = (texts / search.INDEX).iterdir()
-        assert {path.stat().st_mode & 0o077 for path in (kept, *kept.iterdir())} == {0}
-        private.chmod(mode)
-        (texts / "animals.txt").write_text("A cat is a feline, still.")
-
-
-def test_an_index_that_is_no_folder_is_done_without(texts: Path) -> None:
-    (texts / search.INDEX).write_text("mine")
-    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-    assert (texts / search.INDEX).read_text() == "mine"
-
-
-def test_an_index_that_was_cut_off_is_made_anew(texts: Path) -> None:
-    (texts / search.INDEX / "new-cut").mkdir(parents=True)
-    search.make(folder=str(texts)).run("cat")
-    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-
-
-def test_an_index_of_which_a_part_is_gone_is_made_anew(texts: Path) -> None:
-    """As where another process takes it away while it is read."""
-    search.make(folder=str(texts)).run("cat")
-    (kept,) = (texts / search.INDEX).iterdir()
-    for part in kept.iterdir():
-        if part.name != search.PASSAGES:
-            part.unlink()
-    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -230,12 +165,6 @@ def test_mistakes_are_one_line(keys: dict, message: str, tmp_path, monkeypatch) 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserMistake, match=message):
         resolve(checked(keys))
-
-
-def test_an_empty_folder_is_a_mistake_of_the_user(tmp_path: Path) -> None:
-    pytest.importorskip("bm25s")
-    with pytest.raises(UserMistake, match="no text in it"):
-        search.make(folder=str(tmp_path)).run("cat")
 
 
 def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
@@ -294,23 +223,6 @@ def test_a_folder_without_texts_is_a_mistake_at_once(tmp_path: Path) -> None:
         search.make(folder=str(tmp_path)).run("cat")
 
 
-def test_an_index_that_was_damaged_is_made_anew(texts: Path) -> None:
-    search.make(folder=str(texts)).run("cat")
-    (kept,) = (texts / search.INDEX).glob("*/passages.json")
-    kept.write_text("[")
-    assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-    assert json.loads(kept.read_text())[0] == "A cat is a feline."
-
-
-def test_an_index_with_an_empty_part_is_made_anew(texts: Path) -> None:
-    search.make(folder=str(texts)).run("cat")
-    parts = list((texts / search.INDEX).glob("*/*.npy"))
-    assert parts
-    for part in parts:
-        part.write_bytes(b"")
-        assert search.make(folder=str(texts)).run("cat") == "A cat is a feline."
-
-
 def test_as_many_passages_come_back_as_are_asked_for_and_whole(tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     passages = [f"cat {number} ".ljust(search.LONGEST, "x") for number in range(3)]
@@ -349,7 +261,6 @@ def test_python_may_compute_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPat
 )
 def test_without_a_folder_the_handbook_is_searched(words: str, said: str) -> None:
     assert said in search.make().run(words)
-    assert not (search.HANDBOOK / search.INDEX).exists(), "written into the package"
 
 
 def test_constants_of_the_handbook_are_those_of_scipy() -> None:

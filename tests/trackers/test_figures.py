@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from comas.trackers.figures import of_config, of_measurement, of_step
+from comas.trackers.tracker import of_config, of_measurement, of_step
 
 LINE = {
     "step": 4,
@@ -12,11 +12,9 @@ LINE = {
     "kl": {"solution": 0.01},
     "pay": {"n": 8, "accuracy": 0.25, "precision": 0.75, "recall": None},
     "replies": [
-        {"agent": "a0", "role": "scoring", "turns": 6, "paid": 6, "cut": 1, "unreadable": 3},
         {"agent": "a0", "role": "evaluation", "turns": 4, "paid": 4, "cut": 0, "unreadable": None},
     ],
     "cost": [{"agent": "a0", "role": "scoring", "round": 1, "turns": 6, "tokens": 60}],
-    "signal": {"solution": {"groups": 4, "flat": 1, "spread": 0.4}},
     "policies": {"home/a0": {"loss": float("nan"), "grad_norm": float("inf"), "lr": 1e-3}},
     "notes": ["a text"],
     "validation": {"mean": 0.4, "low": 0.2, "high": 0.6, "n": 10},
@@ -38,9 +36,6 @@ def test_a_dozen_names_come_first_and_the_rest_lies_below_detail() -> None:
         "accuracy/validation": 0.4,
         "tokens": 900,
         "seconds": 2.5,
-        "share/unreadable": 0.5,
-        "share/cut": 0.1,
-        "share/flat": 0.25,
     }
     assert list(figures)[: len(first)] == list(first)
     assert figures["detail/cost/a0/scoring/1/tokens"] == 60
@@ -56,16 +51,6 @@ def test_what_is_no_finite_number_is_left_out() -> None:
     assert [name for name in figures if "policies" in name] == ["detail/policies/home/a0/lr"]
     assert not {"detail/mine/1/large", "pay/recall", "detail/step", "step"} & figures.keys()
     assert not [name for name in figures if "notes" in name]
-
-
-def test_own_metrics_of_shipped_names_do_no_harm() -> None:
-    line = {"step": 0, "tokens": 1, "replies": 3, "signal": {"x": 1}, "rewards": 0.5, "kl": None}
-    assert of_step(line) == {
-        "tokens": 1,
-        "reward": 0.5,
-        "detail/replies": 3,
-        "detail/signal/x": 1,
-    }
 
 
 def test_measurements_and_configs() -> None:

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from comas.storage.alarms import append_alarms
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from tests.support.run_folders import checkpoint, step
-from tests.support.tracking import commit, measure
+from tests.support.tracking import commit
 
 pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("default")]
 Steps = list[tuple[int, float]]
@@ -41,44 +40,36 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-KILLED = """
+TRACKED = """
 import os, sys, time
-from comas.cli import main
-from comas.trackers import tracker
-{before}
-sys.argv = ["comas", "track", *sys.argv[1:]]
-main.main()
-"""
-AFTER_SENDING = """
-def killed(feed, send=tracker.Tracker._send):
-    def sending(mark, number, figures):
-        sent = feed.sent.get(mark)
-        send(feed, mark, number, figures)
-        if number == {number} and sent != number:
-            time.sleep(2)  # W&B offline keeps what is half a second old
-            os.kill(os.getpid(), 9)
-    return sending
-begin = tracker.Tracker.begin
-def beginning(feed, *details):
-    feed._send = killed(feed)
-    begin(feed, *details)
-tracker.Tracker.begin = beginning
-"""
-"""A process that is killed right behind step `number`."""
-BEFORE_NOTING = """
-write = tracker.Tracker._write_note
-def noting(feed):
-    if feed.sent.get("tokens") == {number}:
-        time.sleep(2)
+from pathlib import Path
+from comas.config.plugins import load_builder
+from comas.hooks import Alarm
+from comas.storage.run import Run
+from comas.stats import Interval
+from comas.trackers.tracker import Tracker
+
+path, name, start, dies = sys.argv[1:]
+tracker = Tracker(name, load_builder("trackers", name, "track").open)
+tracker.tell = sys.exit
+
+def send(metrics, send=tracker._send):
+    before = tracker.sent
+    send(metrics)
+    if tracker.sent == int(dies) != before:
+        time.sleep(2)  # W&B offline keeps what is half a second old
         os.kill(os.getpid(), 9)
-    write(feed)
-tracker.Tracker._write_note = noting
+
+tracker._send = send
+tracker.begin(Run.open(path), None, int(start))
+{events}
+tracker.ended(None)
 """
-"""A process that is killed when it has sent step `number`, and has not noted it."""
+"""A process that is killed right behind step `dies`."""
 
 
-def track(run: Run, name: str, before: str = "") -> int:
-    """A process that sends the run; exit code."""
+def track(run: Run, name: str, start: int, dies: int = -1, events: str = "") -> int:
+    """A process that sends the run up to step `start`; exit code."""
     environment = {
         **os.environ,
         "TRACKIO_DIR": str(run.path.parent / "trackio"),
@@ -86,8 +77,8 @@ def track(run: Run, name: str, before: str = "") -> int:
         "WANDB_MODE": "offline",
         "HF_HUB_OFFLINE": "1",
     }
-    run.unlock()
-    words = [sys.executable, "-c", KILLED.format(before=before), str(run.path), name]
+    program = TRACKED.replace("{events}", events)
+    words = [sys.executable, "-c", program, str(run.path), name, str(start), str(dies)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, -9), done.stderr
     return done.returncode
@@ -198,44 +189,34 @@ READ: Mapping[str, Callable[[Run, str], Steps]] = {
 }
 
 
-@pytest.fixture
-def played(run: Run) -> Run:
-    """A run that measured, committed two steps and was killed behind a third."""
-    measure(run, "before", 0, 0.25)
+BEFORE = "tracker.measured('before', 0, Interval(0.25, 0.1, 0.4, 8))"
+AFTER = "tracker.measured('after', 7, Interval(0.5, 0.1, 0.9, 8))"
+
+
+def test_a_killed_and_resumed_run_is_stored_once(run: Run, name: str) -> None:
     checkpoint(run, 0)
     commit(run, 0, 2)
     step(run, 2)
-    return run
-
-
-def test_a_killed_and_resumed_run_is_stored_once(played: Run, name: str) -> None:
-    track(played, name)
-    assert rewind(played)[0] == 2
-    commit(played, 2, 6)
-    assert track(played, name, AFTER_SENDING.replace("{number}", "4")) == -9
-    assert track(played, name, BEFORE_NOTING.replace("{number}", "5")) == -9
-    commit(played, 6, 7)
-    measure(played, "after", 7, 0.5)
-    track(played, name)
-    track(played, name)
+    track(run, name, 3, events=BEFORE)
+    assert rewind(run)[0] == 2
+    commit(run, 2, 6)
+    assert track(run, name, 6, dies=4) == -9
+    commit(run, 6, 7)
+    track(run, name, 7, events=AFTER)
+    track(run, name, 7)
     read = READ[name]
-    assert read(played, "tokens") == [(number, number - 1) for number in range(1, 8)]
+    assert read(run, "tokens") == [(number, number - 1) for number in range(1, 8)]
     if name != "wandb":  # where accuracies stand in the summary
-        assert read(played, "accuracy/before") == [(0, 0.25)]
-        assert read(played, "accuracy/after") == [(7, 0.5)]
+        assert read(run, "accuracy/before") == [(0, 0.25)]
+        assert read(run, "accuracy/after") == [(7, 0.5)]
 
 
-def test_an_alarm_is_told_once_and_counted(run: Run, name: str) -> None:
+def test_an_alarm_is_told(run: Run, name: str) -> None:
     checkpoint(run, 0)
     commit(run, 0, 1)
-    track(run, name)
-    step(run, 1, monitors={"probes": {"proven": {"mean": 0.5}}})
-    append_alarms(run.path, [{"step": 1, "kind": "probes.proven", "text": "judges err"}])
-    checkpoint(run, 2)
-    track(run, name)
-    track(run, name)
+    told = "tracker.alarm(Alarm(1, 'probes.proven', (), 0.5, 'judges err'))"
+    track(run, name, 1, events=told)
     assert ALARMS[name](run) == ["2 judges err"]
-    assert READ[name](run, "alarms") == [(2, 1.0)]
 
 
 def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:
@@ -249,7 +230,7 @@ def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:
     }
     run.write_step(line, [])
     checkpoint(run, 1)
-    track(run, name)
+    track(run, name, 1)
     at = "_" if name == "mlflow" else "@"  # which allows no @ in a name
     read = READ[name]
     assert read(run, "reward/solution") == [(1, 0.5)]
@@ -270,7 +251,7 @@ def test_wandb_tells_nothing_of_the_machine_unless_it_is_asked_to(
         monkeypatch.setenv("WANDB__DISABLE_MACHINE_INFO", "false")
     checkpoint(run, 0)
     commit(run, 0, 1)
-    track(run, "wandb")
+    track(run, "wandb", 1)
     folder = run.path / "track" / "wandb"
     (kept,) = folder.glob("**/offline-run-*/*.wandb")
     stored = kept.read_bytes()

@@ -16,15 +16,69 @@ import pytest
 
 from comas.config.schema import read
 from comas.exit_codes import MISTAKE
-from comas.hooks import Hook
+from comas.hooks import Alarm, Hook
+from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.trackers.figures import of_step
+from comas.trackers.tracker import of_step
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 from tests.support.command import run as command
-from tests.support.faults import KEYS, Chained, story
-from tests.support.tracking import lines_of, tracker
+from tests.support.faults import KEYS, Chained, Crash, story
+from tests.support.run_folders import checkpoint
+from tests.support.tracking import Store, attach, commit, lines_of, play, tracker
+
+
+def test_a_step_is_sent_when_it_is_written_and_not_again_when_it_is_played_again(run: Run) -> None:
+    store = Store()
+    checkpoint(run, 0)
+    tracker = attach(run, store, 0)
+    play(run, tracker, 0, 1)
+    tracker.alarm(Alarm(1, "probes.proven", (), 0.5, "judges err"))
+    play(run, tracker, 1, 2)  # and here it is killed
+    assert store.steps == [1, 2]
+    assert rewind(run)[0] == 0
+    tracker = attach(run, store, 0)
+    play(run, tracker, 0, 1)
+    tracker.alarm(Alarm(1, "probes.proven", (), 0.5, "judges err"))
+    play(run, tracker, 1, 3)
+    tracker.ended(None)
+    assert store.steps == [1, 2, 3]
+    assert store.alarms == [(2, "probes.proven", "judges err")]
+    assert store.closed == 1
+    assert len({tracked.id for tracked in store.opened}) == 1
+    assert [tracked.sent for tracked in store.opened] == [0, 2]
+
+
+def test_what_was_trained_without_a_tracker_is_sent_when_there_is_one(run: Run) -> None:
+    store = Store()
+    commit(run, 0, 2)
+    play(run, attach(run, store, 2), 2, 3)
+    assert store.steps == [1, 2, 3]
+
+
+def test_a_process_that_dies_at_any_point_loses_nothing_and_repeats_one_at_most(run: Run) -> None:
+    commit(run, 0, 5)
+    for dies in range(5):
+        store = Store()
+        store.dies = dies
+        with pytest.raises(Crash):
+            attach(run, store, 5)
+        attach(run, store, 5)
+        assert sorted(set(store.steps)) == [1, 2, 3, 4, 5]
+        assert len(store.steps) <= 6
+        (run.path / "track" / "store.json").unlink()
+
+
+def test_the_note_of_an_older_version_is_read(run: Run) -> None:
+    commit(run, 0, 3)
+    (run.path / "track").mkdir()
+    sent = {"tokens": 2, "accuracy/before": -1, "accuracy/after": -1}
+    (run.path / "track" / "store.json").write_text(json.dumps({"id": "x", "sent": sent}))
+    store = Store()
+    attach(run, store, 3)
+    assert store.steps == [3]
+    assert store.opened[0].id == "x"
 
 
 class Notes(Hook):
@@ -56,10 +110,8 @@ def test_a_tracker_gets_every_step_and_changes_none(
     assert numbers == [0, 1, 2, 3, 4, 5, 5], "before, five steps, after"
     assert story(tmp_path / "tracked") == story(tmp_path / "plain")
     metrics = list(Run.open(tmp_path / "tracked").metrics())
-    assert dict(lines_of(tmp_path / "tracked", "mine")[1:6]) == {
-        line["step"] + 1: of_step(line) | ({"alarms": 0.0} if line["monitors"] else {})
-        for line in metrics
-    }
+    sent = dict(lines_of(tmp_path / "tracked", "mine")[1:6])
+    assert sent == {line["step"] + 1: of_step(line) for line in metrics}
     assert "sending" not in capsys.readouterr().out, "what trackers print is kept from stdout"
 
 
@@ -81,7 +133,7 @@ def test_a_tracker_that_fails_is_told_once_and_ends_neither_run_nor_others(tmp_p
     assert steps_of(folder, "good") == [1, 2, 3, 4, 5]
     (told,) = notes
     assert "RuntimeError: no key" in told
-    assert f"track {folder} {bad}` sends what is left" in told
+    assert "the next `comas resume` of it sends what is left" in told
     assert len(list(Run.open(folder).metrics())) == 5
 
 
@@ -117,38 +169,10 @@ def test_a_tracker_that_cannot_be_had_is_one_line_before_anything_is_loaded(
     for words in (
         ["train", f'track=["{name}"]', f"out={tmp_path}/other"],
         ["train", "--dry-run", f'track=["{name}"]'],
-        ["track", str(tmp_path / "run"), name],
-        ["resume", str(tmp_path / "run"), f'track=["{name}"]'],
     ):
-        if words[0] == "resume":  # its host is an instance from Python
-            continue
         assert command(words, monkeypatch) == MISTAKE
         assert said in capsys.readouterr().err
     assert not (tmp_path / "run" / "track").exists()
-
-
-def test_comas_track_replays_and_one_that_fails_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    train(run)
-    good = str(tracker(tmp_path, "good"))
-    bad = str(tracker(tmp_path, "bad", "raise RuntimeError('no key')"))
-    assert command(["track", str(run)], monkeypatch) == MISTAKE
-    assert "has no tracker of its own: name one" in capsys.readouterr().err
-    assert command(["track", str(run), bad, good], monkeypatch) == MISTAKE
-    said = capsys.readouterr()
-    assert said.err == "error: track bad.py: RuntimeError: no key\n"
-    assert said.out == "good.py: 7 measurements sent; it has 5 steps\n"
-    assert steps_of(run, "good") == [1, 2, 3, 4, 5]
-    assert command(["track", str(run), good], monkeypatch) == 0
-    assert capsys.readouterr().out == "good.py: nothing new; it has 5 steps\n"
-    assert command(["track", str(run), good, "--json"], monkeypatch) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    row = {"tracker": "good.py", "measurements": 0, "failed": None, "steps": 5}
-    assert found == {"run": str(run), "trackers": [row]}
-    assert command(["track", str(run), good, "--follow"], monkeypatch) == MISTAKE
-    assert "trackers are told within the run" in capsys.readouterr().err
 
 
 @pytest.mark.slow

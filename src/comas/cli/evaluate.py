@@ -20,8 +20,6 @@ from comas.program import command
 from comas.stats import spelt
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
@@ -229,27 +227,15 @@ def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
-    from rich.console import Console
-
+    from comas.display import watcher
     from comas.team.build import run_sync
 
     try:
-        with watching(Console(stderr=as_json), quiet=as_json) as observer:
+        with watcher(as_json) as observer:
             return run_sync(exam.go(observer))
     except KeyboardInterrupt:
         print_stopped(exam.folder)
         sys.exit(STOPPED)
-
-
-def watching(console: Console, quiet: bool) -> Any:
-    """A progress bar on a terminal, a line every ten seconds elsewhere; with `quiet` nothing but on
-    a terminal.
-    """
-    from comas.display import Bar, ExamLines
-
-    if console.is_terminal and not console.is_dumb_terminal:
-        return Bar(console)
-    return ExamLines(console, quiet)
 
 
 def _show(found: Mapping[str, Any]) -> None:

@@ -21,12 +21,8 @@ def export(
     merged: Annotated[
         bool, typer.Option(help="Besides adapters, whole models to which they are added.")
     ] = True,
-    dtype: Annotated[str, typer.Option(help="Of whole models: auto, float32, bfloat16.")] = "auto",
     base: Annotated[
         str | None, typer.Option(help="Where the adapters' base is found: a hub name or a folder.")
-    ] = None,
-    evaluation: Annotated[
-        list[str] | None, typer.Option(help="A folder of `comas eval` that the cards tell of.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -35,10 +31,7 @@ def export(
     """
     from comas.export.team import export as write
 
-    evaluations = evaluation or ()
-    done = write(
-        run, folder, merged=merged, dtype=dtype, base=base, evaluations=evaluations, note=print
-    )
+    done = write(run, folder, merged=merged, base=base, note=print)
     if json_:
         record = {
             "folder": str(done.folder),

@@ -26,7 +26,6 @@ from comas.cli import (
     show,
     study,
     summary,
-    track,
     train,
     view,
 )
@@ -48,8 +47,8 @@ def main() -> None:
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an old code page lacks the lines of our tables
-    if odd := [argument for argument in sys.argv[1:] if not _is_text(argument)]:
-        sys.exit(_fail(_why_no_text(os.fsencode(odd[0]))))
+    if any("\udc80" <= letter <= "\udcff" for letter in "".join(sys.argv)):
+        sys.exit(_fail("an argument is not UTF-8, or not in this locale: set PYTHONUTF8=1"))
     code = _run()
     if code == CLOSED and sys.stdout is not None:
         with suppress(OSError):  # what is left to write shall not fail once more while Python ends
@@ -89,27 +88,6 @@ def _stop() -> int:
     """Say that it was stopped, where there is no run to go on with."""
     print("stopped", file=sys.stderr)
     return STOPPED
-
-
-def _is_text(argument: str) -> bool:
-    """Whether the bytes of an argument are UTF-8; Python hands on others as lone surrogates."""
-    try:
-        argument.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _why_no_text(argument: bytes) -> str:
-    """What is wrong with an argument that Python could not read, or with the locale."""
-    try:
-        argument.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"argument {argument!r} is not UTF-8: write it in UTF-8"
-    return (
-        f"argument {argument!r} cannot be read in this locale, which is not UTF-8: set"
-        " LC_ALL=C.UTF-8, or PYTHONUTF8=1"
-    )
 
 
 def _fail(message: str) -> int:
@@ -157,33 +135,19 @@ app.command("eval")(evaluate.evaluate)
 app.command()(show.show)
 app.command()(view.view)
 app.command()(serve.serve)
-app.command()(track.track)
 app.command()(evaluate.compare)
 app.command()(export.export)
 app.command()(study.study)
 
 
 @app.command()
-def doctor(
-    ctx: typer.Context,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report",
-            help="As Markdown for an issue: no paths, no names of yours, no keys.",
-        ),
-    ] = False,
-    json_: Json = False,
-) -> None:
-    """What is installed, and what would run where."""
+def doctor(ctx: typer.Context, json_: Json = False) -> None:
+    """What is installed, and what would run where; fit for an issue: no paths, names or keys."""
     from comas import installed
 
-    found = {"report": installed.report()} if report else installed.examine()
+    found = installed.examine()
     if json_:
         print_json(ctx, found)
-        return
-    if report:
-        print(found["report"])
         return
     for key, value in found.items():
         if not isinstance(value, dict):

@@ -5,6 +5,7 @@ Leaves out: the endpoint (`comas.serve`), evaluation on questions of ours (`coma
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,15 +43,10 @@ Setups = Annotated[
         help="Divided by commas: single,vote:votes=16,game ...; default: all that can be played."
     ),
 ]
-Kind = Annotated[str, typer.Option(help="Of the questions, where the task has several kinds.")]
-Host = Annotated[str, typer.Option(help="Where to listen; other than loopback only with a key.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
-KeyEnv = Annotated[
-    str | None,
-    typer.Option(
-        help="The environment variable that holds the key.", show_default="COMAS_SERVE_KEY"
-    ),
+Host = Annotated[
+    str, typer.Option(help="Where to listen; beyond loopback only with COMAS_SERVE_KEY.")
 ]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
 AtOnce = Annotated[
     int, typer.Option(min=1, help="Discussions that are played at once; others get a 429.")
 ]
@@ -58,31 +54,27 @@ Tokens = Annotated[
     int, typer.Option(min=1, help="That a team may generate for a request, in all its replies.")
 ]
 Seconds = Annotated[float, typer.Option(min=0.001, help="That a request may take.")]
-Body = Annotated[int, typer.Option(min=1, help="Bytes of a request.")]
 
 
 def serve(
     ctx: typer.Context,
     arguments: Team,
     setups: Setups = None,
-    kind: Kind = "",
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    key_env: KeyEnv = None,
     at_once: AtOnce = 64,
     tokens: Tokens = 65_536,
     seconds: Seconds = 600.0,
-    body: Body = 1_000_000,
     json_: Json = False,
 ) -> None:
     """Answer clients of OpenAI's API with a team: each of its setups is a model."""
-    listening = _library()
-    from comas.serve.limits import Limits
+    endpoint = _library()
+    from comas.evaluation.systems import greeted
+    from comas.evaluation.ways import asking_of
+    from comas.serve.playing import Limits, Players, models_of
     from comas.sync import run_sync
     from comas.types import UserMistake
 
-    place = listening.Place(host, port)
-    entrance = listening.entrance_of(place, key_env)
     chosen = None
     if setups is not None:
         named = [name.strip() for name in setups.split(",")]
@@ -90,31 +82,42 @@ def serve(
         if not chosen:
             raise UserMistake("--setups names none: one or more of single, vote, debate, game")
     resolved, weights = named_team(arguments)
-    limits = Limits(at_once=at_once, tokens=tokens, seconds=seconds, body=body)
-    served = listening.Served(resolved, weights, chosen, kind, limits)
 
-    def ready(url: str, models: Sequence[str]) -> None:
-        if json_:
-            print_json(ctx, {"url": url, "models": list(models), "key": entrance.key is not None})
-            return
-        print(url, flush=True)
-        print(f"models: {' '.join(models)}", file=sys.stderr)
-        print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+    async def run(bound: socket.socket) -> None:
+        key = endpoint.key_of(bound)
+        team = await greeted(resolved, print_note, weights)
+        try:
+            models = models_of(team, chosen)
+            limits = Limits(at_once, tokens, seconds)
+            asking = asking_of(team.config)
+            players = Players(models, team.task, asking, team.config.seed, limits)
+            served = endpoint.Endpoint(players, host, key)
+            url = served.url(bound)
+            if json_:
+                print_json(ctx, {"url": url, "models": list(models), "key": bool(key)})
+            else:
+                print(url, flush=True)
+                print(f"models: {' '.join(models)}", file=sys.stderr)
+                print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+            await served.answer_until_cancelled(bound)
+        finally:
+            team.close()
 
-    run_sync(served.run(place, entrance, print_note, ready))
+    with endpoint.bound_to(host, port) as bound:
+        run_sync(run(bound))
 
 
 def _library() -> Any:
-    """`comas.serve.listening`, where what it needs is installed."""
+    """`comas.serve.endpoint`, where what it needs is installed."""
     from comas.types import UserMistake
 
     try:
-        from comas.serve import listening
+        from comas.serve import endpoint
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UserMistake(f'comas serve needs {error.name}: pip install "comas[serve]"') from error
-    return listening
+    return endpoint
 
 
 def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:

@@ -15,12 +15,7 @@ from comas.cli.output import Json, print_json
 if TYPE_CHECKING:
     from comas.storage.run import Run
 
-At = Annotated[
-    int | None,
-    typer.Argument(metavar="[STEP]", min=1, help="From 1; the last one unless named."),
-]
-About = Annotated[str | None, typer.Argument(metavar="[QUESTION]", help="As --question.")]
-Step = Annotated[int | None, typer.Option(min=1, help="The same as STEP.")]
+Step = Annotated[int | None, typer.Option(min=1, help="From 1; the last one unless named.")]
 Role = Annotated[
     str | None, typer.Option(help="Only turns of this role, and those that they are about.")
 ]
@@ -39,8 +34,6 @@ Limit = Annotated[int, typer.Option(min=1, help="Discussions at most.")]
 def show(
     ctx: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
-    at: At = None,
-    about: About = None,
     step: Step = None,
     role: Role = None,
     question: Question = None,
@@ -54,8 +47,6 @@ def show(
     from comas.types import UserMistake
 
     opened = Run.open(named_or_latest(run))
-    step = _once("STEP", at, "--step", step)
-    question = _once("QUESTION", about, "--question", question)
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
     number = _step(opened, step)
@@ -69,15 +60,6 @@ def show(
     if role is not None and role not in roles:
         known = ", ".join(sorted(roles)) or "none"
         print(f"nobody was asked as {role} in this step; roles here: {known}")
-
-
-def _once(place: str, at_place: Any, option: str, by_option: Any) -> Any:
-    """What was given at its place or by its option; an error where both say something."""
-    from comas.types import UserMistake
-
-    if at_place is not None and by_option is not None and at_place != by_option:
-        raise UserMistake(f"{place} is {at_place!r}, {option} is {by_option!r}: give one of them")
-    return by_option if at_place is None else at_place
 
 
 def _step(run: Run, step: int | None) -> int:

@@ -102,18 +102,10 @@ def _watch(
     ctx: typer.Context, run: Callable[[Hook], Coroutine[Any, Any, Result]], as_json: bool
 ) -> None:
     """Let a run go on, show how it goes, and what it came to."""
-    from rich.console import Console
-
-    from comas.display import Display, Lines, Quiet
+    from comas.display import watcher
     from comas.team.build import run_sync
 
-    console = Console()
-    if as_json:
-        display = Quiet(Console(stderr=True))
-    elif console.is_terminal and not console.is_dumb_terminal:
-        display = Display(console)
-    else:
-        display = Lines(console)
+    display = watcher(as_json)
     outlet = Outlet(display)
     try:
         with display:
@@ -127,7 +119,7 @@ def _watch(
     if as_json:
         print_json(ctx, result_json(result))
     else:
-        print_summary(console, result)
+        print_summary(display.console, result)
     if outlet.gone and not as_json:  # the console is silent by now
         sys.exit(CLOSED)
     if result.ended_by_alarm:
@@ -138,7 +130,6 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
     import tomli_w
 
     from comas.cli.output import print_note
-    from comas.config.resolve import differences
     from comas.storage.run import without_none
     from comas.team.build import run_sync
     from comas.training.dry_run import dry_run
@@ -148,13 +139,4 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
         print_json(ctx, found.data)
         return
     print("\n".join(found.lines), end="\n\n")
-    if full:
-        print(tomli_w.dumps(without_none(found.config.model_dump())))
-        return
-    changed = list(differences(found.config))
-    print(
-        "other than the defaults of docs/config.md:" if changed else "all is as in docs/config.md"
-    )
-    for line in changed:
-        print(f"  {line}")
-    print("the whole config: --full")
+    print(tomli_w.dumps(without_none(found.config.model_dump())) if full else "config: --full")

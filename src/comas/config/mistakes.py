@@ -135,10 +135,6 @@ FORMER_METRICS = ("quality", "revisions")
 FORMER_OPTIONS = {
     "certificate": "comas serve speaks HTTP: put a proxy with TLS before it",
     "certificate-key": "comas serve speaks HTTP: put a proxy with TLS before it",
-    "follow": (
-        "trackers are told within the run: name them in track, as"
-        """ `comas train 'track=["wandb"]'`"""
-    ),
 }
 """Option of a command -> what to do instead."""
 

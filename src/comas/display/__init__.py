@@ -5,16 +5,15 @@ out: anything that a run depends on.
 """
 
 from comas.display.discussions import clean, discussion, print_episode, span
-from comas.display.lines import Bar, Display, ExamLines, Lines, Quiet
+from comas.display.lines import Display, Lines, Quiet, watcher
 
 __all__ = [
-    "Bar",
     "Display",
-    "ExamLines",
     "Lines",
     "Quiet",
     "clean",
     "discussion",
     "print_episode",
     "span",
+    "watcher",
 ]

@@ -6,7 +6,6 @@ Leaves out: discussions, curves (`comas view`).
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import sys
 import threading
@@ -44,7 +43,7 @@ NAMES: dict[Stage, str] = {
 STEPS = 3
 """After so many it is said how long the rest will take."""
 GAMES = 16
-"""The same of an evaluation."""
+"""The same of an evaluation: its games are played at once, and the first says little of others."""
 
 
 def amount(progress: Progress) -> str:
@@ -92,22 +91,6 @@ def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def ties(metrics: Mapping[str, Any]) -> str:
-    """Near-ties of a step beside how many are expected; empty where nobody expects any, or where
-    there are no more than chance explains.
-    """
-    policies = metrics.get("policies", {}).values()
-    expected = [stats["near_ties_expected"] for stats in policies if "near_ties_expected" in stats]
-    if not expected:
-        return ""
-    found = metrics.get("counts", {}).get("near_ties") or 0
-    mean = sum(expected)
-    # counts scatter by the root of their mean
-    if found <= mean + 4 * max(1.0, mean) ** 0.5:
-        return ""
-    return f"near-ties {found}, expected {mean:.1f}"
-
-
 class Quiet(Hook):
     """Notes only."""
 
@@ -133,15 +116,22 @@ class Lines(Quiet):
     def __init__(self, console: Console, every: float = 10.0) -> None:
         super().__init__(console)
         self.every = every
-        self.said = time.monotonic()
-        """When there was news of a step or stage."""
+        self.began = self.said = time.monotonic()
+        """When it began, and when there was news."""
+        self.left = ""
+        """How long the rest takes, in words."""
         self.total = 0
-        self.began = time.monotonic()
-        self.finished_any = False
-        self.steps: list[float] = []
-        """Seconds of those of this process."""
+        """Steps of the run."""
         self.tokens: int | None = None
         """With which the run ends."""
+        self.steps: list[float] = []
+        """Seconds of those of this process."""
+        self.games = 0
+        """Of the evaluation; then how many are done, by this process, and failed."""
+        self.done = 0
+        self.fresh = 0
+        self.failed = 0
+        self.cell_name = ""
 
     def begin(self, run: Run, team: Team, start: int) -> None:
         config = team.config
@@ -155,24 +145,40 @@ class Lines(Quiet):
 
     def working(self, progress: Progress) -> None:
         # told once: nothing is counted there
-        if progress.stage in ("estimating", "loading") and not self.total:
+        if progress.stage in ("estimating", "loading") and not progress.seconds:
             self._say(NAMES[progress.stage])
         if time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()
-        line = NAMES[progress.stage]
-        if progress.stage in ("playing", "learning"):
-            line = f"step {progress.step + 1}/{self.total}, {line}"
-        details = ", ".join(filter(None, (amount(progress), speed(progress))))
+        name, _, _, details = self._stage(progress)
         if details:
-            line += f": {details}"
-        self._say(f"{line}; {span(self.said - self.began)}")
+            name += f": {details}"
+        self._say(f"{name}; {span(self.said - self.began)}")
+
+    def _stage(self, progress: Progress) -> tuple[str, int, int | None, str]:
+        """What goes on, how much of it is done, of how much (None where nobody knows), and that in
+        words.
+        """
+        if self.games:
+            what = self.cell_name or NAMES["loading"]
+            failed = f"{self.failed} failed" if self.failed else ""
+            parts = (f"{self.done}/{self.games} games", speed(progress), failed, self.left)
+            return what, self.done, self.games, ", ".join(filter(None, parts))
+        name = NAMES[progress.stage]
+        if progress.stage in ("playing", "learning"):
+            name = f"step {progress.step + 1}/{self.total}, {name}"
+        details = ", ".join(filter(None, (amount(progress), speed(progress), self.left)))
+        if progress.stage == "learning":
+            return name, progress.rows_learnt, progress.rows_due or None, details
+        return name, progress.replies, progress.expected or None, details
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         self.steps.append(metrics["seconds"])
-        if self.finished_any and time.monotonic() - self.said < self.every:
+        left = self._seconds_left(metrics)
+        if len(self.steps) >= STEPS:
+            self.left = f"about {span(left)} for the other steps" if left else ""
+        if len(self.steps) > 1 and time.monotonic() - self.said < self.every:
             return
-        self.finished_any = True
         self.said = time.monotonic()
         done = f"step {metrics['step'] + 1}/{self.total}"
         tokens = f"{metrics['tokens']:,} tokens"
@@ -181,14 +187,11 @@ class Lines(Quiet):
             tokens += f" ({metrics['step_tokens'] / seconds:,.0f}/s)"
         rewards = metrics.get("rewards", {}).items()
         reward = " ".join(f"{role} {value:+.2f}" for role, value in rewards)
-        parts = [f"{tokens}; reward {reward}", *lost(metrics.get("replies", ())), ties(metrics)]
-        left = self._left(metrics)
-        if len(self.steps) >= STEPS and left:
-            parts.append(f"left {span(left)}")
+        parts = [f"{tokens}; reward {reward}", *lost(metrics.get("replies", ())), self.left]
         facts = "; ".join(filter(None, parts))
         self._say(f"{done}: {span(self.said - self.began)}, {facts}")
 
-    def _left(self, metrics: Mapping[str, Any]) -> float:
+    def _seconds_left(self, metrics: Mapping[str, Any]) -> float:
         """Seconds that the rest may take, as the steps so far did; tokens may end it earlier."""
         steps = self.total - metrics["step"] - 1
         if self.tokens:
@@ -200,32 +203,48 @@ class Lines(Quiet):
         accuracy = found if found else "unknown: nothing could be judged"
         self._say(f"step {step}: accuracy {name} {accuracy}")
 
+    def planned(self, folder: Path, games: int, done: int) -> None:
+        if self.games == 0:
+            self.done = done
+            there = f"; {done} are there already" if done else ""
+            self._say(f"{games:,} games, in {folder}{there}")
+        self.games = games
 
-def _bars(console: Console, **options: Any) -> Bars:
-    """A live line: what goes on, how much of it is done as a bar and in words, for how long."""
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(24),
-        TextColumn("{task.fields[details]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        refresh_per_second=4,
-        **options,
-    )
+    def cell(self, system: str, task: str, setup: str) -> None:
+        if not self.cell_name:  # loading is not counted
+            self.began = self.said = time.monotonic()
+        self.cell_name = clean(f"{label(system)} {task} {setup}")
+
+    def game(self, record: Mapping[str, Any]) -> None:
+        self.done += 1
+        self.fresh += 1
+        self.failed += record["verdict"] == "failed"
+        if self.fresh >= max(1, min(GAMES, self.games - self.done)):
+            per_game = (time.monotonic() - self.began) / self.fresh
+            self.left = f"left {span((self.games - self.done) * per_game)}"
 
 
 class Display(Lines):
-    """On a terminal: a line per step, and below them a live one of the stage that goes on."""
+    """On a terminal: a line per step, and below them a live one of what goes on, how much of it is
+    done, as a bar and in words, and for how long.
+    """
 
     def __init__(self, console: Console, redirect: bool = True) -> None:
         """`redirect`: what others print to standard output meanwhile appears above the live line,
         on its console.
         """
         super().__init__(console, every=0.0)
-        self.left = ""
-        """How long the rest takes, in words."""
-        self.stage: tuple[str, int] | None = None
-        self.bars = _bars(console, transient=True, redirect_stdout=redirect)
+        self.stage: tuple[str, ...] = ()
+        self.bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(24),
+            TextColumn("{task.fields[details]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=redirect,
+        )
         self.row = self.bars.add_task("", total=None, details="")
 
     def __enter__(self) -> Self:
@@ -236,145 +255,23 @@ class Display(Lines):
         self.bars.stop()
 
     def working(self, progress: Progress) -> None:
-        if self.stage != (progress.stage, progress.step):
-            self.stage = (progress.stage, progress.step)
+        name, done, total, details = self._stage(progress)
+        if self.stage != (progress.stage, name):
+            self.stage = (progress.stage, name)
             self.bars.reset(self.row)
-        name = NAMES[progress.stage]
-        if progress.stage in ("playing", "learning"):
-            name = f"step {progress.step + 1}/{self.total}, {name}"
-        learning = progress.stage == "learning"
-        details = filter(None, (amount(progress), speed(progress), self.left))
-        self.bars.update(
-            self.row,
-            description=name,
-            total=(progress.rows_due if learning else progress.expected) or None,
-            completed=progress.rows_learnt if learning else progress.replies,
-            details=", ".join(details),
-        )
-
-    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        super().step(metrics, episodes)
-        left = self._left(metrics)
-        self.left = f"about {span(left)} for the other steps" if left else ""
+        self.bars.update(self.row, description=name, total=total, completed=done, details=details)
 
 
-# --- an evaluation
-
-
-class ExamLines(Quiet):
-    """An evaluation for logs and pipes: a line every `every` seconds at most; with `quiet` none."""
-
-    def __init__(self, console: Console, quiet: bool = False, every: float = 10.0) -> None:
-        super().__init__(console)
-        self.quiet = quiet
-        self.every = every
-        self.games = 0
-        self.done = 0
-        self.fresh = 0
-        self.failed = 0
-        self.tokens = 0
-        """Of games that have ended."""
-        self.what = ""
-        self.began = self.said = 0.0
-        """When the first game could begin: loading is not counted."""
-
-    def planned(self, folder: Path, games: int, done: int) -> None:
-        if self.games == 0:
-            self.done = done
-            there = f"; {done} are there already" if done else ""
-            self._say(f"{games:,} games, in {folder}{there}")
-        self.games = games
-
-    def cell(self, system: str, task: str, setup: str) -> None:
-        self.what = clean(f"{label(system)} {task} {setup}")
-        self.began = self.began or time.monotonic()
-        self.said = self.said or self.began
-
-    def working(self, progress: Progress) -> None:
-        if progress.stage == "loading":
-            self._say(NAMES["loading"])
-            return
-        # the first game may end late
-        self._tell(self.rate() if self.fresh else speed(progress))
-
-    def game(self, record: Mapping[str, Any]) -> None:
-        self.done += 1
-        self.fresh += 1
-        self.failed += record["verdict"] == "failed"
-        self.tokens += sum(t["tokens"] for t in record["turns"])
-        self._tell(self.rate())
-
-    def _tell(self, rate: str) -> None:
-        """Say how far the cell has come, once in a while."""
-        if time.monotonic() - self.said <= self.every:
-            return
-        self.said = time.monotonic()
-        left = self.left()
-        rest = f", left {left}" if left else ""
-        self._say(f"{self.what}: {self.done}/{self.games} games, {rate}{rest}")
-
-    def rate(self) -> str:
-        """Games and tokens per second, and how many failed."""
-        passed = max(1e-9, time.monotonic() - self.began)
-        games = self.fresh / passed
-        tokens = self.tokens / passed
-        rate = f"{games:,.1f} games/s, {tokens:,.0f} tokens/s"
-        return f"{rate}, {self.failed} failed" if self.failed else rate
-
-    def left(self) -> str:
-        """How long the rest may take; empty before enough games have ended: they are played at
-        once, and the first says little of the others.
-        """
-        if self.fresh < max(1, min(GAMES, self.games - self.done)):
-            return ""
-        per_game = (time.monotonic() - self.began) / self.fresh
-        return span((self.games - self.done) * per_game)
-
-    def _say(self, line: str) -> None:
-        if not self.quiet:
-            super()._say(line)
-
-
-class Bar(ExamLines):
-    """An evaluation on a terminal: how far, how fast, how much longer, what failed."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console, every=math.inf)
-        self.bars = _bars(console)
-        self.row = self.bars.add_task("loading", start=False, total=None, details="")
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def planned(self, folder: Path, games: int, done: int) -> None:
-        super().planned(folder, games, done)
-        self._show("")
-
-    def cell(self, system: str, task: str, setup: str) -> None:
-        super().cell(system, task, setup)
-        self.bars.start_task(self.row)
-        self._show("")
-
-    def working(self, progress: Progress) -> None:
-        super().working(progress)
-        if progress.tokens and not self.fresh:
-            self._show(f"{progress.tokens:,} tokens")
-
-    def game(self, record: Mapping[str, Any]) -> None:
-        super().game(record)
-        left = self.left()
-        self._show(self.rate() + (f", left {left}" if left else ""))
-
-    def _show(self, rate: str) -> None:
-        details = ", ".join(filter(None, (f"{self.done}/{self.games}", rate)))
-        what = self.what or "loading"
-        self.bars.update(
-            self.row, description=what, total=self.games, completed=self.done, details=details
-        )
+def watcher(as_json: bool) -> Quiet:
+    """What shows a run or an evaluation of the command line: lines, on a terminal with a live one;
+    notes alone, on stderr, where stdout is for an object.
+    """
+    if as_json:
+        return Quiet(Console(stderr=True))
+    console = Console()
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Display(console)
+    return Lines(console)
 
 
 # --- a call from Python
@@ -408,25 +305,9 @@ def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
 
 def onlooker() -> Literal["terminal", "notebook"] | None:
     """Where a person can be expected to look on; None where none can."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or multiprocessing.parent_process() is not None
-    ):
+    is_child = multiprocessing.parent_process() is not None
+    if is_child or threading.current_thread() is not threading.main_thread():
         return None  # one of several, which would draw over one another
-    if _kernel():
+    if "ipykernel" in sys.modules:
         return "notebook"
-    try:
-        return "terminal" if sys.stderr.isatty() else None
-    except (AttributeError, ValueError):  # no stderr, or a closed one
-        return None
-
-
-def _kernel() -> bool:
-    """Whether this is an IPython kernel, as notebooks have them (an IPython on a terminal is a
-    terminal).
-    """
-    ipython = sys.modules.get("IPython")
-    shell = (
-        ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    )
-    return getattr(shell, "kernel", None) is not None
+    return "terminal" if sys.stderr is not None and sys.stderr.isatty() else None

@@ -180,7 +180,7 @@ class Exam:
         chosen: list[tuple[Team, Way]] = []
         for team in teams:
             of_team = [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
-            check_roles(team.config, team.method, team.task, [way.method for way in of_team])
+            check_roles(team.config, [team.method, *(way.method for way in of_team)], team.task)
             chosen += [(team, way) for way in of_team]
         self._asked, self._notes = load_questions(self.plan, teams)
         self._asking = asking_of(teams[0].config)

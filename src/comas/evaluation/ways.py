@@ -14,7 +14,7 @@ from typing import Any
 
 from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin
-from comas.config.rehearsal import mistake_in, readable, roles_asked
+from comas.config.rehearsal import rehearse_with
 from comas.config.schema import Config, parse_pair
 from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
@@ -52,7 +52,7 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     options = filled(plugin, options, found.play)
     if isinstance(found, Setup):
         never = unsettled
-        game = Method(found.play, never, never, never, needs=found.needs, roles=found.roles)
+        game = Method(found.play, never, never, never, needs=found.needs, paid=found.roles)
         return Way(name, game, found.alone, options)
     return Way(name, replace(found, supervised=False), False, options)  # labels are for training
 
@@ -93,9 +93,8 @@ def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> Non
     if chosen.alone or any(member.roles is None for member in members):
         return
     taken = {role for member in members for role in member.roles or ()}
-    asked = roles_asked(chosen.method, task, len(members), chosen.options)
     for role in chosen.method.paid:
-        if role in asked and role not in taken:
+        if role not in taken:
             raise UserMistake(
                 f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
                 " agents.<name>.roles"
@@ -111,11 +110,7 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
         return
     for task, questions in asked:
         for members in players(team, chosen).values():
-            mistake = mistake_in(
-                chosen.method, readable(task), members, questions[0], chosen.options
-            )
-            if mistake is not None:
-                raise mistake
+            rehearse_with(chosen.method, task, members, questions[0], chosen.options)
 
 
 def described(team: Team, chosen: Way) -> str:

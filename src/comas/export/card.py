@@ -7,8 +7,7 @@ Leaves out: writing weights and `team.toml` (`export.team`).
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,14 @@ import tomli_w
 from jinja2 import Environment, PackageLoader
 
 from comas.config.policies import PolicyPlan, policies_of
-from comas.config.schema import Config, checked, read
+from comas.config.schema import Config, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged
 from comas.models.sources import source_of
-from comas.program import command
-from comas.stats import Interval, spelt
+from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run
-from comas.types import UserMistake
 
 UNKNOWN = "not measured"
 SETTINGS = (
@@ -70,13 +67,8 @@ class Facts:
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """`before`, and `after` where it is of this step."""
     overlap: dict[str, Any] | None = None
-    api: dict[str, Any] = field(default_factory=dict)
     process: dict[str, Any] = field(default_factory=dict)
     """What the last process on the run ran on."""
-    lineage: list[str] = field(default_factory=list)
-    cells: list[dict[str, Any]] = field(default_factory=list)
-    """Of evaluations of this checkpoint."""
-    comparisons: list[dict[str, Any]] = field(default_factory=list)
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""
@@ -102,14 +94,10 @@ class Facts:
         return [answer for answer in answers if not agents or answer["agent"] in agents]
 
 
-def facts_of(run: Run, step: int, evaluations: Sequence[str] = ()) -> Facts:
-    """Of this run after `step` steps; `evaluations` are folders of `comas eval` in which it was
-    asked.
-    """
-    config = read(run.path / "config.toml")
-    facts = Facts(run.path.resolve().name, step, config)
+def facts_of(run: Run, step: int) -> Facts:
+    """Of this run after `step` steps."""
+    facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
-    facts.api = run.spent()
     for metrics in run.metrics():
         if metrics["step"] >= step:
             break
@@ -125,36 +113,7 @@ def facts_of(run: Run, step: int, evaluations: Sequence[str] = ()) -> Facts:
     record = files.read_object(run.path / "processes.json") or {}
     if record.get("processes"):
         facts.process = record["processes"][-1]
-    facts.lineage = list(lineage(config))
-    for folder in evaluations:
-        _add_evaluation(facts, Path(folder), f"{run.path.resolve()}@{step}")
     return facts
-
-
-def lineage(config: Config, depth: int = 100) -> Iterator[str]:
-    """What the policies started from, in words; through runs of runs, as far as these are still
-    there.
-    """
-    sources = {plan.source.name: plan.source for plan in policies_of(config) if plan.here}
-    for name in sorted(sources):
-        source = sources[name]
-        if source.kind != "run":
-            below = f", with the adapter {Path(source.name).name}" if source.below else ""
-            yield shown(source.below or source.name) + below
-            continue
-        run = source.run()
-        below = checked(run.config())
-        yield f"run {run.path.name} ({_training(below, source.step)})".replace(".py", "")
-        if depth:
-            for line in lineage(below, depth - 1):
-                yield f"before that: {line.removeprefix('before that: ')}"
-
-
-def _training(config: Config, step: int | None) -> str:
-    """Say how a run was trained."""
-    preset = f"/{config.preset}" if config.preset else ""
-    after = f", after {step} steps" if step is not None else ""
-    return f"{config.method}{preset} on {config.task}, seed {config.seed}{after}"
 
 
 def shown(base: str) -> str:
@@ -165,30 +124,6 @@ def shown(base: str) -> str:
     if kind == "hub" or is_packaged(base):
         return f"`{base}`"
     return f"`{Path(base).name}`, a {'file' if kind == 'gguf' else 'folder'}"
-
-
-def _add_evaluation(facts: Facts, folder: Path, place: str) -> None:
-    """Add what an evaluation found of the checkpoint at `place`."""
-    plan = files.read_object(folder / "evaluation.json")
-    report = files.read_object(folder / "report.json")
-    if plan is None:
-        raise UserMistake(f"--evaluation {folder} is not an evaluation: it has no evaluation.json")
-    if report is None:
-        going_on = f"`{command()} resume {shlex.quote(str(folder))}`"
-        raise UserMistake(f"--evaluation {folder} has not ended yet: go on with {going_on}")
-    places = plan.get("places", {})
-    systems = [name for name, found in places.items() if found == place]
-    cells = [cell for cell in report["cells"] if cell["system"] in systems]
-    if not cells:
-        others = ", ".join(sorted(Path(other).name for other in places.values()))
-        raise UserMistake(
-            f"--evaluation {folder} asked nothing of {facts.name} after {facts.step} steps: leave"
-            f" it out, or export one of {others}"
-        )
-    facts.cells += cells
-    for comparison in report["systems"]:
-        if any(comparison[side]["system"] in systems for side in ("first", "second")):
-            facts.comparisons.append(comparison)
 
 
 # --- how it is told
@@ -207,12 +142,6 @@ def card(facts: Facts, part: Part) -> str:
         known = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
         return ", ".join(known) or UNKNOWN
 
-    def costs(account: Mapping[str, Any]) -> str:
-        kinds = account.get("spent", {}).items()
-        told = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in kinds)
-        told += f", money {account['money']:.4f}" if account.get("money") else ""
-        return told or UNKNOWN
-
     environment = Environment(
         loader=PackageLoader("comas.export", "."),
         trim_blocks=True,
@@ -223,14 +152,12 @@ def card(facts: Facts, part: Part) -> str:
         "name": lambda path: Path(path).name,
         "shown": shown,
         "known": lambda found: UNKNOWN if found is None else str(found),
-        "costs": costs,
     }
     return environment.get_template("card.jinja").render(
         facts=facts,
         part=part,
         front=_front(facts, part),
         agents=agents,
-        others=[name for name in config.agents if name not in agents],
         own=[(agent, [agent]) for agent in agents],
         base={
             "kind": source_of(base).kind,
@@ -240,13 +167,9 @@ def card(facts: Facts, part: Part) -> str:
             ),
         },
         asked=len({answer["question"] for answer in answers}),
-        away=[name for name, agent in config.agents.items() if config.hosts[agent.host].api],
-        started=facts.lineage
-        if part.kind == "team"
-        else dict.fromkeys(shown(part.bases[policy]) for policy in part.policies),
+        started=dict.fromkeys(shown(part.bases[policy]) for policy in part.policies),
         process=process,
         settings=tomli_w.dumps(settings),
-        spelt=lambda mean, *ends: UNKNOWN if mean is None else spelt(mean, *ends),
         unknown=UNKNOWN,
     )
 

@@ -34,10 +34,6 @@ and monitors files of somebody's own.
 """
 
 OPTIMIZER = "optimizer.safetensors"
-BESIDE = 2_000_000
-"""Bytes of what stands beside weights: cards, configs, tokenizers, rounded up."""
-NUMBERS = {"float32": 4, "bfloat16": 2}
-"""Bytes of a number."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,6 @@ class Job:
     out: Path
     """Where it is written; moved when it is whole."""
     merged: bool
-    dtype: str
     base: str | None
     note: Callable[[str], Any]
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -89,33 +84,25 @@ def export(
     folder: str | Path,
     *,
     merged: bool = True,
-    dtype: str = "auto",
     base: str | None = None,
-    evaluations: Sequence[str] = (),
     note: Callable[[str], Any] = lambda text: None,
 ) -> Exported:
     """Write a run (`RUN`, `RUN@best`, `RUN@40`) to a new folder.
 
-    Without `merged`, policies that are adapters get no whole model. `dtype` is that of whole
-    models; auto is that of the checkpoint, for adapters that of their base. `base` is where the
-    adapters' base is found from now on, `evaluations` are folders of `comas eval` to be told of in
-    the cards. `note` is told how it goes.
+    Without `merged`, policies that are adapters get no whole model. `base` is where the adapters'
+    base is found from now on. `note` is told how it goes.
     """
     target = Path(os.path.expanduser(folder))
     trained, step = opened(os.path.expanduser(str(run)))
-    if dtype != "auto" and dtype not in NUMBERS:
-        raise UserMistake(f"dtype {dtype!r}: one of auto, {', '.join(NUMBERS)}")
-    if target.is_dir() and any(target.iterdir()):
-        raise UserMistake(f"{target} is not empty: export to a new folder")
-    if target.exists() and not target.is_dir():
-        raise UserMistake(f"{target} is a file: export to a new folder")
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserMistake(f"{target} is not an empty folder: export to a new one")
     source = trained.intact(step)
     step = int(source.name.removeprefix("step-"))
     place = target.resolve()
     unfinished = place.with_name(place.name + ".part")
     config = read(trained.path / "config.toml")
     plans = [plan for plan in policies_of(config) if plan.here]
-    job = Job(trained, step, config, plans, source, unfinished, merged, dtype, base, note)
+    job = Job(trained, step, config, plans, source, unfinished, merged, base, note)
     if base is not None and not job.adapters():
         raise UserMistake(
             f"--base {base}: {trained.path} has no adapters, its models are whole; leave it out"
@@ -127,7 +114,7 @@ def export(
                 " another run"
             )
         job.bases[policy] = _base(job, policy)
-    facts = facts_of(trained, step, evaluations)
+    facts = facts_of(trained, step)
     plugins = _plugins(job)
     try:
         unfinished.parent.mkdir(parents=True, exist_ok=True)
@@ -285,22 +272,13 @@ def _place_here(plugin: str, plugins: Mapping[str, str]) -> str:
 
 
 def _write_host(job: Job, host: str) -> None:
-    """All policies of one host: whole models are copied (or rounded), adapters are copied and
-    merged.
-    """
-    policies = list(job.policies(host))
-    adapters = [policy for policy in policies if policy in job.adapters()]
-    whole = [policy for policy in policies if policy not in adapters]
-    shrink = NUMBERS.get(job.dtype, 4) / 4
-    adapter_bytes, whole_bytes = (
-        sum(file.stat().st_size for each in some for file in _files_of(job.source / each))
-        for some in (adapters, whole)
-    )
-    _check_room(job, adapter_bytes + int(shrink * whole_bytes) + BESIDE)
-    for policy in whole:
-        _write_whole(job, policy, host)
-    for policy in adapters:
-        _write_adapter(job, policy)
+    """All policies of one host: they are copied, and adapters are merged as well."""
+    adapters = [policy for policy in job.adapters() if policy in job.policies(host)]
+    for policy in job.policies(host):
+        if policy in adapters:
+            _write_adapter(job, policy)
+        else:
+            _write_whole(job, policy)
     if adapters and job.merged:
         _write_merged(job, adapters, host)
 
@@ -318,27 +296,19 @@ def _write_adapter(job: Job, policy: str) -> None:
     job.note(f"{policy}: adapter on {base}{hint}")
 
 
-def _write_whole(job: Job, policy: str, host: str) -> None:
-    """Copy a whole model, or round it to the precision that was asked for."""
-    from comas.learners.lora.merging import save_rounded
-
+def _write_whole(job: Job, policy: str) -> None:
+    """Copy a whole model."""
     source = job.source / policy
-    folder = job.out / policy / "model"
     settings = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    stored = str(settings.get("dtype") or settings.get("torch_dtype") or "float32")
-    if job.dtype in ("auto", stored):
-        _copy(source, folder)
-    else:
-        _copy(source, folder, weights=False)
-        save_rounded(source, folder, job.dtype, job.config.hosts[host].trust_remote_code)
-    job.dtypes[policy] = stored if job.dtype == "auto" else job.dtype
+    job.dtypes[policy] = str(settings.get("dtype") or settings.get("torch_dtype") or "float32")
+    _copy(source, job.out / policy / "model")
     job.note(f"{policy}: model in {job.dtypes[policy]}")
 
 
 def _write_merged(job: Job, adapters: Sequence[str], host: str) -> None:
     """Add adapters to their base, and write the whole models."""
     from comas.learners.lora.loading import load_population
-    from comas.learners.lora.merging import dtype_of, model_bytes, save_merged
+    from comas.learners.lora.merging import save_merged
 
     sources = {policy: job.source / policy for policy in adapters}
     bases = {recorded_base(source) if job.base is None else job.base for source in sources.values()}
@@ -347,15 +317,12 @@ def _write_merged(job: Job, adapters: Sequence[str], host: str) -> None:
     remote = job.config.hosts[host].trust_remote_code
     try:
         base = source_of(bases.pop()).weights_of("")
-        dtype = dtype_of(job.dtype)
-        population, _, _ = load_population(places, base, "cpu", dtype, remote, {}, 0)
+        population, _, _ = load_population(places, base, "cpu", "auto", remote, {}, 0)
     except UserMistake as error:
         raise UserMistake(
             f"{error}; say where the base of host {host} is with --base, or export with --no-merged"
         ) from error
-    model = population.model
-    _check_room(job, len(adapters) * (model_bytes(model) + BESIDE))
-    written = str(model.dtype).removeprefix("torch.")
+    written = str(population.model.dtype).removeprefix("torch.")
     for policy in adapters:
         folder = job.out / policy / "model"
         _copy(sources[policy], folder, weights=False)
@@ -371,23 +338,7 @@ def _copy(source: Path, folder: Path, weights: bool = True) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     model = ("model", "config.json", "generation_config.json", "adapter_")
-    for file in _files_of(source):
-        if weights or not file.name.startswith(model):
+    for file in source.iterdir():
+        is_kept = file.is_file() and file.name != OPTIMIZER
+        if is_kept and (weights or not file.name.startswith(model)):
             shutil.copyfile(file, folder / file.name)
-
-
-def _files_of(policy: Path) -> list[Path]:
-    """The files of a policy's folder without its optimizer."""
-    return [file for file in policy.iterdir() if file.is_file() and file.name != OPTIMIZER]
-
-
-def _check_room(job: Job, need: int) -> None:
-    """An error where the disk has fewer than `need` bytes free."""
-    disk = job.out.parent
-    free = shutil.disk_usage(disk).free
-    if need > free:
-        smaller = "export with --no-merged, or " if job.merged and job.adapters() else ""
-        raise UserMistake(
-            f"the export needs about {need / 1e9:.2f} GB more and {disk} has"
-            f" {free / 1e9:.2f} GB free: free some, {smaller}choose another folder"
-        )

@@ -4,11 +4,12 @@ request, played side by side within the tokens that it may cost.
 Which models there are is decided when the server starts: a request names one of them, never a file.
 Every draw follows from (seed of the run, model, seed of the request, question, number of the
 choice): what else is asked at the time changes no text. Leaves out: what setups mean
-(`evaluation.ways`), how requests are written (`protocol`), how long they may take (`app`).
+(`evaluation.ways`), how requests are written (`protocol`), how long they may take (`endpoint`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,19 +17,38 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from comas.config.plugins import plugin_names
-from comas.config.rehearsal import roles_asked
+from comas.config.rehearsal import rehearse_with
 from comas.config.trainable import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
 from comas.evaluation.ways import Asking, Way
 from comas.game.agent import Member, derive_seed, together
-from comas.game.play import brief, first, play_one
-from comas.serve.limits import Limits, TooLong, TooManyTokens
+from comas.game.play import first, play_one
 from comas.team.build import Team
 from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn, UserMistake
 
 FIRST = "single"
 """Stands first in the list: several clients take the first."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of requests."""
+
+    at_once: int = 64
+    """Discussions that are played side by side; a request with `n` takes so many."""
+    tokens: int = 65_536
+    """That a team may generate for a request, all its replies together."""
+    seconds: float = 600.0
+    """For a request, from its headers to the last byte of the answer."""
+
+
+class TooManyTokens(Exception):
+    """A discussion that generated more tokens than a request may."""
+
+
+class TooLong(UserMistake):
+    """A question that leaves no room for a reply."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +67,13 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     """Name -> model, of these setups, or of all shipped ones that the team can play.
 
     Where agents of different policies answer alone, each is a model as well: `single/a0`. Raises
-    UserMistake where a setup that is named cannot be played, or where the task is a game.
+    UserMistake where a setup that is named cannot be played, or where answers to the task cannot be
+    read from texts alone.
     """
-    if team.task.rules is not None:
-        raise UserMistake(
-            f"task {team.task.name} is a game, and what clients ask is a question: name another"
-            " task, such as task=gsm8k"
-        )
+    _check_task(team.task)
     chosen = _playable(team) if setups is None else [_checked(team, name) for name in setups]
     games = [way.method for way in chosen]
-    check_roles(team.config, team.method, team.task, games)
+    check_roles(team.config, [team.method, *games], team.task)
     models: list[Model] = []
     for way in chosen:
         players = ways.players(team, way)
@@ -71,6 +88,25 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     return {model.name: model for model in models}
 
 
+def _check_task(task: Task) -> None:
+    """An error where a text is not all that a question of the task has."""
+    if task.rules is not None:
+        raise UserMistake(
+            f"task {task.name} is a game, and what clients ask is a question: name another"
+            " task, such as task=gsm8k"
+        )
+    question = Question(id="asked", prompt="?")
+    try:
+        task.extract(question, "")
+        task.shown(question, "")
+    except Exception as error:
+        raise UserMistake(
+            f"task {task.name} cannot read an answer to a question that is a text alone"
+            f" ({type(error).__name__}: {error}): name the task that clients ask, such as"
+            " task=gsm8k"
+        ) from error
+
+
 def _playable(team: Team) -> list[Way]:
     """The shipped setups that fit the team and its task, and the team's own game."""
     names = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
@@ -78,11 +114,16 @@ def _playable(team: Team) -> list[Way]:
     for name in [*names, "game"]:
         try:
             way = _checked(team, name)
+            if name == "game" or rehearse_with(
+                way.method,
+                team.task,
+                team.members,
+                Question(id="rehearsal", prompt="?"),
+                way.options,
+            ):
+                found.append(way)
         except UserMistake:
             continue
-        asked = roles_asked(way.method, team.task, len(team.members), way.options)
-        if asked or name == "game":  # an own game may be one that nobody can rehearse
-            found.append(way)
     return found
 
 
@@ -93,23 +134,7 @@ def _checked(team: Team, name: str) -> Way:
     return way
 
 
-def check_kind(team: Team, kind: str) -> None:
-    """An error where the team's task cannot read answers to questions of this kind."""
-    question = Question(id="kind", prompt="?", kind=kind)
-    try:
-        team.task.extract(question, "")
-        team.task.shown(question, "")
-    except Exception as error:
-        raise UserMistake(
-            f"--kind {brief(kind)}: task {team.task.name} cannot read an answer to a question of"
-            f" this kind ({type(error).__name__}: {error}): name one of its kinds"
-        ) from error
-
-
 # --- what is asked of them
-
-
-Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
@@ -137,10 +162,8 @@ class Request:
 class Answer:
     """What a discussion came to."""
 
-    index: int
-    """Of the choice."""
     text: str
-    finish: Finish
+    finish: Literal["stop", "length"]
     """`length`: a reply that had no room is why there is no answer, or no more of it."""
     answered: bool
     """Whether the team gave an answer; otherwise the text is empty, or the beginning of one."""
@@ -155,68 +178,62 @@ class Usage:
     tokens: int = 0
 
 
-Play = Callable[..., Awaitable[str | None]]
-Told = Callable[[Answer], None]
-Heard = Callable[[int, Turn], None]
-"""`heard(index of the choice, turn)`: told of each turn when it is complete."""
-
-
-@dataclass(frozen=True)
 class Players:
     """Has models answer: what is the same for all requests."""
 
-    models: Mapping[str, Model]
-    task: Task
-    kind: str
-    """Of all questions."""
-    asking: Asking
-    """How the team is asked, as far as a request does not say."""
-    seed: int
-    """The run's."""
-    limits: Limits
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        task: Task,
+        asking: Asking,
+        seed: int,
+        limits: Limits | None = None,
+    ) -> None:
+        """`asking` is how the team is asked, as far as a request does not say; `seed` the run's."""
+        self.models = models
+        self.task = task
+        self.asking = asking
+        self.limits = limits or Limits()
+        self._seed = seed
+        self._places = asyncio.Semaphore(self.limits.at_once)
 
-    async def play(self, request: Request, told: Told, heard: Heard | None = None) -> Usage:
-        """Play what is wanted, and tell of each answer when it is there.
+    async def play(self, request: Request) -> tuple[list[Answer], Usage]:
+        """Play what is wanted: its answers, in the order of the choices, and what they cost.
 
         Raises HostFailure, UserMistake, or TooManyTokens, and then gives up all of it.
         """
         usage = Usage()
 
-        async def one(index: int) -> None:
-            def counted(turn: Turn) -> None:
-                self._count(usage, turn)
-                if heard is not None:
-                    heard(index, turn)
+        def count(turn: Turn) -> None:
+            usage.prompt_tokens += turn.prompt_tokens
+            usage.tokens += turn.tokens
+            if usage.tokens > self.limits.tokens:
+                raise TooManyTokens(
+                    f"the team has generated {usage.tokens} tokens, and a request may cost"
+                    f" {self.limits.tokens} (--tokens): ask for fewer choices, or set max_tokens,"
+                    " the room of each reply"
+                )
 
-            told(answer_of(index, await self._discuss(request, index, counted), request.stop))
+        async def one(index: int) -> Answer:
+            async with self._places:
+                return _answer_of(await self._discuss(request, index, count), request.stop)
 
         try:
-            await together(map(one, range(request.choices)))
+            return await together(map(one, range(request.choices))), usage
         except ExceptionGroup as errors:
             raise first(errors) from errors
-        return usage
-
-    def _count(self, usage: Usage, turn: Turn) -> None:
-        usage.prompt_tokens += turn.prompt_tokens
-        usage.tokens += turn.tokens
-        if usage.tokens > self.limits.tokens:
-            raise TooManyTokens(
-                f"the team has generated {usage.tokens} tokens, and a request may cost"
-                f" {self.limits.tokens} (--tokens): ask for fewer choices, or set max_tokens, the"
-                " room of each reply"
-            )
 
     async def _discuss(
         self, request: Request, index: int, heard: Callable[[Turn], None]
     ) -> Episode:
         model = request.model
         digest = hashlib.blake2b(request.prompt.encode(), digest_size=8).hexdigest()
-        question = Question(id=f"asked-{digest}", prompt=request.prompt, kind=self.kind)
+        question = Question(id=f"asked-{digest}", prompt=request.prompt)
         occasion = f"serve-{request.seed}-{model.way.name}"
         able = list(model.players)
-        who = able[derive_seed(self.seed, occasion, question.id, index) % len(able)]
+        who = able[derive_seed(self._seed, occasion, question.id, index) % len(able)]
         episode = Episode(f"{occasion}/{who}/{question.id}/{index}", question)
-        scene = request.asking.scene(self.task, model.way, model.players[who], self.seed)
+        scene = request.asking.scene(self.task, model.way, model.players[who], self._seed)
         method = replace(scene.method, play=_once(scene.method.play))
         await play_one(replace(scene, method=method, heard=heard), episode)
         if episode.error is not None:
@@ -224,7 +241,7 @@ class Players:
         return episode
 
 
-def _once(play: Play) -> Play:
+def _once(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
     """The same game, in which a prompt without room is the asker's mistake: playing it again, as
     after a failure of a machine, would change nothing.
     """
@@ -239,8 +256,9 @@ def _once(play: Play) -> Play:
     return played
 
 
-def answer_of(index: int, episode: Episode, stop: Sequence[str]) -> Answer:
-    """The answer of a discussion that no machine let down.
+def _answer_of(episode: Episode, stop: Sequence[str]) -> Answer:
+    """The answer of a discussion that no machine let down, up to the first of the texts `stop` that
+    is in it.
 
     Where there is none, its text is the one reply of a game that has no other and was cut, as of
     any model; otherwise nothing.
@@ -249,16 +267,12 @@ def answer_of(index: int, episode: Episode, stop: Sequence[str]) -> Answer:
     text = episode.answer
     if text is not None:
         is_cut = cut_off(episode)
-        finish: Finish = "length" if is_cut else "stop"
-        return _stopped(Answer(index, text, finish, not is_cut, turns), stop)
-    was_cut = any(not turn.finished for turn in turns)
-    text = turns[0].text if len(turns) == 1 and was_cut else ""
-    return _stopped(Answer(index, text, "length" if was_cut else "stop", False, turns), stop)
-
-
-def _stopped(answer: Answer, stop: Sequence[str]) -> Answer:
-    """The answer up to the first of these texts that is in it."""
-    ends = [place for text in stop if (place := answer.text.find(text)) >= 0]
-    if not ends:
-        return answer
-    return replace(answer, text=answer.text[: min(ends)], finish="stop")
+        is_answered = not is_cut
+    else:
+        is_cut = any(not turn.finished for turn in turns)
+        is_answered = False
+        text = turns[0].text if len(turns) == 1 and is_cut else ""
+    ends = [place for end in stop if (place := text.find(end)) >= 0]
+    if ends:
+        return Answer(text[: min(ends)], "stop", is_answered, turns)
+    return Answer(text, "length" if is_cut else "stop", is_answered, turns)

@@ -1,13 +1,13 @@
 """OpenAI's form: requests as they are read, with what is refused because nobody here can do it, and
-replies as they are worded.
+replies and refusals as they are worded.
 
-Nothing is ignored: a parameter is honoured, or asks for nothing (`OFF`, `NAMES`), or is an error
-that names it. A conversation becomes one question, since setups play questions, which are texts:
-the question is the last message of the user, and what stands before it (instructions, examples,
-earlier questions and answers) goes before it in the same text, so that every agent of a discussion
-reads it, its judges too. Besides what the form has, a reply says the `seed` that it was drawn with,
-each choice whether the team `answered`, and on demand the `discussion`, its turns. Leaves out:
-answering (`playing`), errors (`limits.Refusal`), system roles of chat templates, which are for
+Nothing is ignored: a parameter is honoured, or asks for nothing (`NOTHING`, `NAMES`), or is an
+error that names it. A conversation becomes one question, since setups play questions, which are
+texts: the question is the last message of the user, and what stands before it (instructions,
+examples, earlier questions and answers) goes before it in the same text, so that every agent of a
+discussion reads it, its judges too. Besides what the form has, a reply says the `seed` that it was
+drawn with, each choice whether the team `answered`, and on demand the `discussion`, its turns.
+Leaves out: answering (`playing`), HTTP (`endpoint`), system roles of chat templates, which are for
 personas (`Member`).
 """
 
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import time
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -30,33 +32,16 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.mistakes import nearest
 from comas.game.prompts import defuse
-from comas.serve.limits import Refusal
-from comas.serve.playing import Answer, Players, Request, Usage
+from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.serve.playing import Answer, Players, Request, TooLong, TooManyTokens, Usage
 from comas.storage.records import plain
-from comas.types import Turn
+from comas.types import HostFailure, HostLost, Turn, UserMistake
 
-OFF: Mapping[str, Sequence[Any]] = {
-    "frequency_penalty": [0],
-    "function_call": ["none", "auto"],
-    "modalities": [["text"]],
-    "parallel_tool_calls": [True],
-    "presence_penalty": [0],
-    "response_format": [{"type": "text"}],
-    "service_tier": ["auto", "default"],
-    "tool_choice": ["none", "auto"],
-}
-"""Parameters that nobody here can honour -> the values that ask for nothing. So do null, false and
-what is empty, of all that are named in `UNSUPPORTED`.
-"""
-UNSUPPORTED = {
-    *OFF,
-    *("audio", "functions", "logit_bias", "logprobs", "metadata", "prediction"),
-    *("reasoning_effort", "store", "tools", "top_logprobs", "verbosity", "web_search_options"),
-}
-NAMES = ("user", "safety_identifier", "prompt_cache_key")
-"""They say who asks, and ask for nothing."""
+NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
+"""Values with which a parameter that nobody here can honour asks for nothing."""
+NAMES = ("user", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+"""They say who asks, or are about tools, of which there are none: they ask for nothing."""
 SEEDS = 2**53
 """Below which a seed is drawn: every client reads such numbers exactly."""
 LEAST = 1e-4
@@ -66,7 +51,6 @@ LABELS = {
     "developer": "An instruction",
     "user": "The user",
     "assistant": "Your answer",
-    "tool": "What a tool says",
 }
 """Role -> what stands before an earlier message."""
 TURN = (
@@ -74,9 +58,58 @@ TURN = (
     *("prompt_tokens", "tokens", "info"),
 )
 """What is told of a turn, of its fields."""
-DONE = "data: [DONE]\n\n"
-WAITING = ": the team is talking\n\n"
-"""A comment, so that nobody in between takes a quiet connection for a dead one."""
+
+
+# --- refusals
+
+
+class Refusal(Exception):
+    """Why a request gets no answer."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The error as clients read it."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == 429:
+            kind = "rate_limit_error"
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """What OpenAI's client reads: whether the same request may get an answer later."""
+        is_for_now = self.code in ("rate_limit_exceeded", "host_failure")
+        return {"X-Should-Retry": "true" if is_for_now else "false"}
+
+
+REASONS: Sequence[tuple[type[Exception], int, str | None]] = (
+    (TooManyTokens, 400, "token_limit_exceeded"),
+    (TooLong, 400, "context_length_exceeded"),
+    (BudgetSpent, 429, "insufficient_quota"),
+    (UserMistake, 400, None),
+    (HostFailure, 502, "host_failure"),
+    (HostLost, 503, "host_lost"),
+    (TimeoutError, 504, "timeout"),
+)
+"""What goes wrong, the first that holds -> status and code of OpenAI's errors."""
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What to say of an error; of a bug its name, with the traceback on stderr."""
+    if isinstance(error, Refusal):
+        return error
+    for kind, status, code in REASONS:
+        if isinstance(error, kind):
+            return Refusal(status, str(error), code=code)
+    print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+    told = f"{type(error).__name__}: a bug; the server's stderr has its traceback"
+    return Refusal(500, told, code="internal_error")
 
 
 # --- requests
@@ -100,51 +133,28 @@ class _Part(_Strict):
     text: str
 
 
-class _Function(_Strict):
-    name: str
-    arguments: str
-
-
-class _Call(_Strict):
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: _Function
-
-
 class Message(_Strict):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_Part]
-    tool_calls: list[_Call] = Field(default_factory=list[_Call])
-    """Of an earlier answer, which another model may have given: told as text."""
     name: str | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    """Thoughts of an earlier answer, which nobody reads again, as in templates of chats: they,
-    `name` and `tool_call_id` ask for nothing.
-    """
     type: Literal["text"] | None = None
     """Some clients write it."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_nothing(cls, table: Any) -> Any:
-        """Leave out what is null or an empty list, as clients send answers back; only answers may
-        have no content.
-        """
+        """Leave out what is null or an empty list, as clients send answers back."""
         if not isinstance(table, dict):
             return table
-        kept = {key: value for key, value in table.items() if value not in (None, [])}
-        return {"content": "", **kept} if table.get("role") == "assistant" else kept
+        return {key: value for key, value in table.items() if value not in (None, [])}
 
     @property
     def text(self) -> str:
         """The message as text; answers are model text, and defused."""
         content = self.content
-        parts = [content] if isinstance(content, str) else [part.text for part in content]
-        called = [f"{call.function.name}({call.function.arguments})" for call in self.tool_calls]
-        text = "\n".join(filter(None, ("".join(parts), *called)))
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
         return defuse(text) if self.role == "assistant" else text
 
 
@@ -184,6 +194,20 @@ class _Body(_Strict):
     stream_options: _StreamOptions | None = None
     discussion: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nothing(cls, table: Any) -> Any:
+        """Leave out what asks for nothing; what is left and is no field is refused by its name."""
+        if not isinstance(table, dict):
+            return table
+        kept: dict[str, Any] = {}
+        for name, value in table.items():
+            if value is None or name in NAMES:
+                continue
+            if name in cls.model_fields or value not in NOTHING:
+                kept[name] = value
+        return kept
+
     @field_validator("messages")
     @classmethod
     def _end_with_the_user(cls, messages: list[Message]) -> list[Message]:
@@ -195,16 +219,14 @@ class _Body(_Strict):
 
 def read_request(data: bytes, players: Players) -> Request:
     """The request that a body is; a Refusal where it is none, or asks for too much."""
-    body = _validated(_without_off(_table(data)))
+    body = _validated(data)
     model = players.models.get(body.model)
     if model is None:
-        raise no_model(body.model, players.models)
+        raise _no_model(body.model, players.models)
     most = players.limits.at_once
     if body.n > most:
         many = f"{body.n} answers are wanted, and {most} are the most"
         raise Refusal(400, f"{many} that are played at once (--at-once)", param="n")
-    if body.stream_options is not None and not body.stream:
-        raise _unsupported("stream_options", "is for streams: set stream=true")
     asking = players.asking
     if body.temperature is not None:
         asking = replace(asking, temperature=body.temperature)
@@ -229,63 +251,25 @@ def read_request(data: bytes, players: Players) -> Request:
     )
 
 
-def no_model(name: str, models: Collection[str]) -> Refusal:
-    """What to say of a model that there is not."""
+def _no_model(name: str, models: Collection[str]) -> Refusal:
     known = f"there is no model {name[:100]!r}: there are {', '.join(models)}"
     return Refusal(404, known, param="model", code="model_not_found")
 
 
-def _table(data: bytes) -> dict[str, Any]:
-
-    def no_number(name: str) -> float:
-        raise ValueError(f"{name} is no number of JSON")
-
+def _validated(data: bytes) -> _Body:
     try:
-        found = json.loads(data, parse_constant=no_number)
-        # halves of characters, which no model reads
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is no JSON in UTF-8: {error}") from None
-    if not isinstance(found, dict):
-        raise Refusal(400, "the body is no JSON object")
-    return found
-
-
-def _without_off(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table without what asks for nothing; a Refusal for what cannot be honoured."""
-    known: dict[str, Any] = {}
-    for name, value in table.items():
-        if value is None or name in NAMES:
-            continue
-        if name in _Body.model_fields:
-            known[name] = value
-        elif name not in UNSUPPORTED:
-            meant = nearest(name, _Body.model_fields)
-            unknown = f"unknown parameter {name[:100]!r}: {meant}"
-            raise Refusal(400, unknown, param=name[:100], code="unknown_parameter")
-        elif value is not False and value not in ("", [], {}, *OFF.get(name, ())):
-            raise _unsupported(name, "is not supported here, and is never ignored: leave it out")
-    return known
-
-
-def _unsupported(name: str, why: str) -> Refusal:
-    return Refusal(400, f"{name} {why}", param=name, code="unsupported_parameter")
-
-
-def _validated(table: Mapping[str, Any]) -> _Body:
-    try:
-        return _Body.model_validate(table)
+        return _Body.model_validate_json(data)
     except ValidationError as error:
         # of a value that may have several forms, what is said of the form that it comes closest to
         told = max(error.errors(), key=lambda each: len(each["loc"]))
-        param = ""  # `messages[0].content`, without the names of forms
-        for part in told["loc"]:
-            if isinstance(part, int):
-                param += f"[{part}]"
-            elif part.isidentifier() and part != "str":
-                param += f".{part}" if param else part
+        place = ".".join(map(str, told["loc"]))[:100]
+        param = str(told["loc"][0])[:100] if told["loc"] else None
         message = told["msg"].removeprefix("Value error, ")
-        raise Refusal(400, f"{param}: {message}", param=param, code="invalid_value") from None
+        if told["type"] == "extra_forbidden":
+            message = "is not supported here, and is never ignored: leave it out"
+        raise Refusal(
+            400, f"{place or 'the body'}: {message}", param=param, code="invalid_value"
+        ) from None
 
 
 # --- replies
@@ -301,8 +285,10 @@ class Wording:
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """A reply that is no stream."""
-        in_order = sorted(answers, key=lambda answer: answer.index)
-        choices = [self._choice(answer) for answer in in_order]
+        choices: list[dict[str, Any]] = []
+        for index, answer in enumerate(answers):
+            message = {"role": "assistant", "content": answer.text, "refusal": None}
+            choices.append({"index": index, "message": message, **self._ending(answer)})
         return {**self._head(""), "choices": choices, "usage": usage_record(usage)}
 
     def opening(self) -> str:
@@ -310,23 +296,16 @@ class Wording:
         speaker = {"role": "assistant", "content": ""}
         return "".join(self._event(index, speaker) for index in range(self.request.choices))
 
-    def turn(self, index: int, turn: Turn) -> str:
-        """The event of a turn, where the discussion is wanted."""
-        return self._event(index, {}, turn=turn_record(turn))
-
-    def answer(self, answer: Answer) -> str:
-        """The events of an answer: its text, which is there as a whole, and its end."""
-        said = self._event(answer.index, {"content": answer.text})
-        return said + self._event(
-            answer.index, {}, finish_reason=answer.finish, answered=answer.answered
-        )
-
-    def closing(self, usage: Usage) -> str:
-        """The last events of a stream."""
-        if not self.request.include_usage:
-            return DONE
-        last = {**self._head(".chunk"), "choices": [], "usage": usage_record(usage)}
-        return event(last) + DONE
+    def rest(self, answers: Sequence[Answer], usage: Usage) -> str:
+        """The other events of a stream: each answer, which is there as a whole, and its end."""
+        events: list[str] = []
+        for index, answer in enumerate(answers):
+            events.append(self._event(index, {"content": answer.text}))
+            events.append(self._event(index, {}, **self._ending(answer)))
+        if self.request.include_usage:
+            last = {**self._head(".chunk"), "choices": [], "usage": usage_record(usage)}
+            events.append(event(last))
+        return "".join([*events, "data: [DONE]\n\n"])
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -337,19 +316,18 @@ class Wording:
             "seed": self.request.seed,
         }
 
-    def _choice(self, answer: Answer) -> dict[str, Any]:
-        choice: dict[str, Any] = {
-            "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+    def _ending(self, answer: Answer) -> dict[str, Any]:
+        """What is said of a choice besides its text."""
+        ending: dict[str, Any] = {
             "logprobs": None,
             "finish_reason": answer.finish,
             "answered": answer.answered,
         }
         if self.request.discussion:
-            choice["discussion"] = [turn_record(turn) for turn in answer.turns]
-        return choice
+            ending["discussion"] = [_turn_record(turn) for turn in answer.turns]
+        return ending
 
-    def _event(self, index: int, delta: dict[str, str], **facts: Any) -> str:
+    def _event(self, index: int, delta: Mapping[str, str], **facts: Any) -> str:
         choice = {"index": index, "logprobs": None, "finish_reason": None, "delta": delta, **facts}
         record = {**self._head(".chunk"), "choices": [choice]}
         if self.request.include_usage:
@@ -367,8 +345,7 @@ def as_json(record: Any) -> str:
     return json.dumps(record, ensure_ascii=True, default=plain)
 
 
-def turn_record(turn: Turn) -> dict[str, Any]:
-    """A turn as clients read it."""
+def _turn_record(turn: Turn) -> dict[str, Any]:
     return {name: getattr(turn, name) for name in TURN}
 
 

@@ -63,4 +63,4 @@ def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tu
     return agents[place], agents[1 - place]
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision", "proxy"))

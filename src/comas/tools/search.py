@@ -1,23 +1,18 @@
 """Search in a folder of texts by BM25 (the package `bm25s`): the best passages come back.
 
 A passage is a paragraph of a `.txt` or `.md` file below the folder, or a line of a `.jsonl` file
-with `text`. The index is made once and kept beside the texts, in `.comas-search`, so that a large
-one is only read; it is made anew where a file has changed. Without a folder the `handbook` in this
+with `text`. Each process makes its index at the first call. Without a folder the `handbook` in this
 package is searched: units, formulas, constants, chemical elements. Leaves out: embeddings, the
 network.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
-import shutil
 import threading
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,10 +20,7 @@ from typing import Any
 from comas.types import Count, Tool, ToolFailure, UserMistake
 
 HANDBOOK = Path(__file__).parent / "handbook"
-"""What is searched where no folder is named; small enough to be indexed by each process."""
-INDEX = ".comas-search"
-PASSAGES = "passages.json"
-UNFINISHED = "new-"
+"""What is searched where no folder is named."""
 KINDS = (".txt", ".md", ".jsonl")
 LONGEST = 2000
 """Characters of a passage; a longer paragraph is several."""
@@ -39,7 +31,7 @@ WORD = r"(?u)\b\w+\b"
 
 
 class Index:
-    """The passages of a folder; read, or made, when it is first asked."""
+    """The passages of a folder; made when it is first asked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,26 +64,12 @@ class Index:
     def _ranked(self) -> tuple[Any, list[str]]:
         import bm25s
 
-        files = self.files()
-        digest = _digest(self.folder, files)
-        kept = self.folder / INDEX / digest[:16]
-        passages_file = kept / PASSAGES
-        try:
-            passages = json.loads(passages_file.read_text(encoding="utf-8"))
-            return bm25s.BM25.load(kept, mmap=True, show_progress=False), passages
-        # what another process takes away meanwhile, or another user keeps to himself, is made again
-        except OSError:
-            pass
-        except (ValueError, EOFError):  # so is what is damaged
-            shutil.rmtree(kept, ignore_errors=True)
-        passages = [passage for file in files for passage in _passages(file)]
+        passages = [passage for file in self.files() for passage in _passages(file)]
         tokens = _tokens(passages)
         if not any(tokens):
             raise _no_text(self.folder)
         ranking = bm25s.BM25()
         ranking.index(tokens, show_progress=False)
-        if self.folder != HANDBOOK:  # nothing is written into an installed package
-            _keep(ranking, passages, kept, _rights(self.folder, files))
         return ranking, passages
 
 
@@ -102,57 +80,8 @@ def _no_text(folder: Path) -> UserMistake:
     )
 
 
-def _rights(folder: Path, files: list[Path]) -> int:
-    """The rights that all of the texts have, and the folders below `folder` that they lie in; of
-    their owner at least to read and write. An index holds what they say.
-    """
-    rights = 0o666
-    below = {place for file in files for place in file.parents if folder in place.parents}
-    for path in (*files, *below):
-        rights &= path.stat().st_mode
-    return rights | 0o600
-
-
-def _keep(ranking: Any, passages: list[str], kept: Path, rights: int) -> None:
-    """Put an index beside its texts, whole or not at all, in a folder of its own: another process
-    may have the one before it mapped into its memory. A folder that cannot be written to is indexed
-    anew by the next process.
-    """
-    made: Path | None = None
-    try:
-        kept.parent.mkdir(exist_ok=True)
-        made = kept.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
-        made.mkdir(mode=0o700)
-        ranking.save(made, show_progress=False)
-        (made / PASSAGES).write_text(json.dumps(passages), encoding="utf-8")
-        for file in made.iterdir():
-            file.chmod(rights)
-        made.chmod(rights | (rights & 0o444) >> 2)  # whoever may read may enter
-        made.replace(kept)
-    except OSError:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
-        return
-    with suppress(OSError):
-        for older in kept.parent.iterdir():
-            # what others have mapped stays theirs until they end
-            if older != kept and older.is_dir() and not older.name.startswith(UNFINISHED):
-                shutil.rmtree(older, ignore_errors=True)
-
-
 def _tokens(texts: list[str]) -> list[list[str]]:
     return [re.findall(WORD, text.lower()) for text in texts]
-
-
-def _digest(folder: Path, files: list[Path]) -> str:
-    """Of the names, sizes and times of files."""
-    facts: list[tuple[str, int, int]] = []
-    for file in files:
-        known = file.stat()
-        name = str(file.relative_to(folder))
-        facts.append((name, known.st_size, known.st_mtime_ns))
-    written = json.dumps(facts).encode()
-    return hashlib.sha256(written).hexdigest()
 
 
 def _passages(file: Path) -> Iterator[str]:

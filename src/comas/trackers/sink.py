@@ -1,8 +1,8 @@
 """What a tracker is: a file with `open(run) -> Sink`; comas calls its sink with one step after the
 other.
 
-`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps (`tracker`), which
-figures (`figures`).
+`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps and figures
+(`tracker`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ class Tracked:
 class Sink:
     """Takes figures; every method but `step` may be left as it is."""
 
-    newest: int | None = None
-    """The newest step that the store has when it is opened, 0 where it has none; None where it
-    cannot be asked. Where it can, what it says is believed rather than the note beside the run.
-    """
-
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         """Send the figures of step `number`, counted from 1."""
         raise NotImplementedError
@@ -52,7 +47,7 @@ class Sink:
 
     def alarm(self, number: int, kind: str, text: str) -> None:
         """Tell of an alarm of step `number`, counted from 1: `kind` as `probes.proven`, and what is
-        wrong in words. By default nothing: how many there were so far is a figure of each step.
+        wrong in words. By default nothing.
         """
 
     def close(self) -> None:

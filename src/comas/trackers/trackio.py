@@ -13,9 +13,6 @@ from collections.abc import Mapping
 
 from comas.trackers.sink import PROJECT, Sink, Tracked
 
-ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
-"""Environment variables with which it logs to another machine."""
-
 
 def open(run: Tracked) -> Sink:
     """Return the run of this name and id in the project of TRACKIO_PROJECT, or `comas`."""
@@ -25,15 +22,10 @@ def open(run: Tracked) -> Sink:
 class Logged(Sink):
     def __init__(self, run: Tracked, project: str) -> None:
         import trackio
-        from trackio.sqlite_storage import SQLiteStorage
-        from trackio.utils import get_storage_mode
 
-        name = f"{run.name}-{run.id[:8]}"
-        if get_storage_mode() == "sqlite" and not any(map(os.environ.get, ELSEWHERE)):
-            self.newest = SQLiteStorage.get_max_step_for_run(project, name) or 0
         self.run = trackio.init(
             project,
-            name,
+            f"{run.name}-{run.id[:8]}",
             config=dict(run.config),
             resume="allow",
             embed=False,

@@ -55,8 +55,6 @@ class History(Sink):
             resume="allow",
             settings=settings,
         )
-        if not self.run.offline:
-            self.newest = max(0, self.run.step - 1)
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.log(dict(figures), step=number, commit=True)

@@ -52,7 +52,7 @@ class Session:
         self.team = team
         self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved))
+        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved, asked.train[0]))
         self.measuring = Measuring(team, self.hooks, self.pulse)
         self.metrics = load_metrics(team.config.metrics or ())
         self.asked = asked

@@ -229,6 +229,6 @@ def in_one_line(host: str) -> Iterator[None]:
         words = " ".join(str(error).split())
         raise UserMistake(
             f"{host}.engine = 'vllm': vLLM {version()} does not start"
-            f" ({type(error).__name__}: {words[:300]}): `comas doctor` says what it needs, or set"
+            f" ({type(error).__name__}: {words[:300]}): see docs/vllm.md, or set"
             f" {host}.engine=hf"
         ) from error

@@ -1,5 +1,4 @@
-"""Policies as whole models in folders of their own: adapters added to their base, weights in
-another precision.
+"""Policies as whole models in folders of their own: adapters added to their base.
 
 Leaves out: tokenizers, and what else stands beside weights (`export.team`).
 """
@@ -43,41 +42,11 @@ def save_merged(population: Population, policy: str, folder: Path) -> float:
             f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base"
             " and adapter, so that it was not written: export with --no-merged"
         )
-    _save(model, folder, {**model.state_dict(), **merged})
-    return gap
-
-
-def save_rounded(source: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
-    """Write the model in `source` again, in another precision."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    found: Any = AutoModelForCausalLM.from_pretrained(
-        source,
-        dtype=getattr(torch, dtype),
-        trust_remote_code=trust_remote_code,
-        use_safetensors=True,
-    )
-    _save(found, folder)
-
-
-def dtype_of(name: str) -> Any:
-    """As transformers takes it: `auto` is what a model is stored in."""
-    return name if name == "auto" else getattr(torch, name)
-
-
-def model_bytes(model: Any) -> int:
-    """Of its weights on disk."""
-    return sum(p.numel() * p.element_size() for p in model.parameters())
-
-
-def _save(model: Any, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
-    """With other `weights` than its own, where they are given."""
     try:
-        model.save_pretrained(folder, state_dict=weights)
+        model.save_pretrained(folder, state_dict={**model.state_dict(), **merged})
     except SafetensorError as error:  # a full disk, in the words of another language
         raise OSError(f"{folder}: {error}") from error
+    return gap
 
 
 def _logprobs(model: Any, ids_BT: torch.Tensor) -> torch.Tensor:

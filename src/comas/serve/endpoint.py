@@ -1,0 +1,264 @@
+"""The endpoint's HTTP: routes, who may ask, how much may come, what happens when a client goes, and
+the socket on which all that happens.
+
+A request that is cut off by its client, or by its time, cancels its discussion; hosts skip what
+nobody waits for. On loopback unless a host is named, and then with a key; the key comes from the
+environment and is taken out of it, so that no child has it. Leaves out: playing (`playing`), TLS
+and slow or hostile connections (a proxy).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Asked
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from comas.serve.playing import Answer, Players, Request, Usage
+from comas.serve.protocol import Refusal, Wording, as_json, event, read_request, refusal_of
+from comas.signals import listening
+from comas.sync import collected_apart
+from comas.types import HostLost, UserMistake
+
+KEY = "COMAS_SERVE_KEY"
+"""The variable of the key."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names of this machine in a Host header; a page elsewhere may have had its own name point here."""
+BODY = 1_000_000
+"""Bytes of a request, at most."""
+QUEUE = 4
+"""Discussions that may wait, times those that are played side by side."""
+CONNECTIONS = 1000
+"""Open at once; others get a 503."""
+QUIET = 15.0
+"""Seconds after which a stream in which nothing happens says that it is alive."""
+WAITING = ": the team is talking\n\n"
+"""A comment, so that nobody in between takes a quiet connection for a dead one."""
+LOOK = 0.25
+"""Seconds after which it is looked whether a client is still there."""
+
+
+def bound_to(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 is a free one."""
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        raise UserMistake(f"--host {host} --port {port}: {error}") from error
+
+
+def key_of(bound: socket.socket) -> str:
+    """The key in the environment, or nothing, where only this machine can ask."""
+    key = os.environ.pop(KEY, "").strip()
+    address = bound.getsockname()[0].partition("%")[0]
+    if not key and not ipaddress.ip_address(address).is_loopback:
+        raise UserMistake(
+            f"--host {address}: others than this machine can ask there, so that a key is wanted:"
+            f" set the environment variable {KEY}"
+        )
+    return key
+
+
+class _SignalsElsewhere(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Endpoint:
+    """The routes, and the server that has them."""
+
+    def __init__(self, players: Players, host: str = "127.0.0.1", key: str = "") -> None:
+        """`host` is the name by which this machine is asked, where there is no key."""
+        self._players = players
+        self._key = key
+        self._name = f"[{host}]" if ":" in host else host
+        self._limits = players.limits
+        self._lost: HostLost | None = None
+        self.open = 0
+        """Discussions that are played, or wait for that."""
+        self._since = int(time.time())
+        routes = [
+            Route("/health", self._healthy),
+            Route("/v1/models", self._models),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+        ]
+        app = Starlette(routes=routes, exception_handlers={Refusal: _refused})
+        app.router.redirect_slashes = False  # which would repeat a name that the client chose
+        # it writes no log, so that nothing that is asked, and no key, is in one
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _SignalsElsewhere(config)
+
+    @property
+    def models(self) -> list[str]:
+        """Names of what can be asked."""
+        return list(self._players.models)
+
+    def url(self, bound: socket.socket) -> str:
+        """The base URL that clients are given."""
+        return f"http://{self._name}:{bound.getsockname()[1]}/v1"
+
+    async def answer_until_cancelled(self, bound: socket.socket) -> None:
+        """Answer until cancelled, by Ctrl-C or SIGTERM; then nobody waits for an answer any more,
+        so that hosts stop what they are at. Raises HostLost where a host is gone: those who asked
+        are told first.
+        """
+        current = asyncio.current_task()
+        assert current is not None
+        serving = asyncio.ensure_future(self._server.serve(sockets=[bound]))
+        try:
+            with listening(lambda: False, current.cancel), collected_apart():
+                await asyncio.shield(serving)
+        finally:
+            self._server.should_exit = True
+            self._server.force_exit = True  # requests are over: nothing is waited for
+            await serving
+        if self._lost is not None:
+            raise self._lost
+
+    async def _healthy(self, _: Asked) -> Response:
+        return _answered({"status": "ok"})
+
+    async def _models(self, asked: Asked) -> Response:
+        self._check(asked)
+        data = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._since,
+                "owned_by": "comas",
+                "answered_by": model.answerers,
+            }
+            for name, model in self._players.models.items()
+        ]
+        return _answered({"object": "list", "data": data})
+
+    async def _chat(self, asked: Asked) -> Response:
+        self._check(asked)
+        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                request = read_request(await _body_of(asked), self._players)
+            if request.stream:
+                self._check_places(request)
+                events = self._events(request, deadline)
+                quiet = {"Cache-Control": "no-store"}
+                return StreamingResponse(events, media_type="text/event-stream", headers=quiet)
+            playing = asyncio.ensure_future(self._play(request, deadline))
+            try:
+                while not playing.done():
+                    await asyncio.wait((playing,), timeout=LOOK)
+                    if await asked.is_disconnected():
+                        raise ClientDisconnect
+                return _answered(Wording(request).whole(*playing.result()))
+            finally:
+                playing.cancel()
+        except ClientDisconnect:
+            return Response(status_code=499)  # which nobody reads
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    async def _events(self, request: Request, deadline: float) -> AsyncIterator[str]:
+        """The events of a stream; the last one is its end, or the error that came on the way."""
+        wording = Wording(request)
+        playing = asyncio.ensure_future(self._play(request, deadline))
+        try:
+            yield wording.opening()
+            while not playing.done():
+                await asyncio.wait((playing,), timeout=QUIET)
+                if not playing.done():
+                    yield WAITING
+            yield wording.rest(*playing.result())
+        except Exception as error:  # noqa: BLE001 - one request's trouble ends no other
+            yield event(self._refusal(error).body())
+        finally:
+            playing.cancel()
+
+    async def _play(self, request: Request, deadline: float) -> tuple[list[Answer], Usage]:
+        self._check_places(request)
+        self.open += request.choices
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._players.play(request)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no answer within {self._limits.seconds:g} s, which is what a request may take"
+                " (--seconds)"
+            ) from None
+        finally:
+            self.open -= request.choices
+
+    def _check(self, asked: Asked) -> None:
+        """A Refusal for those who may not ask."""
+        if not self._key:
+            host = asked.headers.get("host", "")
+            names = {*LOOPBACK, self._name}
+            if names.isdisjoint({host, host.rpartition(":")[0]}):
+                raise Refusal(403, f"this endpoint is asked as localhost, not as {host[:100]!r}")
+            return
+        kind, _, given = asked.headers.get("authorization", "").partition(" ")
+        is_right = secrets.compare_digest(given.encode(), self._key.encode())
+        if kind.lower() != "bearer" or not is_right:
+            why = "a key is wanted: Authorization: Bearer KEY" if not given else "the key is wrong"
+            raise Refusal(401, why, code="invalid_api_key")
+
+    def _check_places(self, request: Request) -> None:
+        """A Refusal with 429 where so many discussions are too many even to wait."""
+        if self.open + request.choices > self._limits.at_once * (1 + QUEUE):
+            busy = f"{self.open} discussions are going on or wait: ask again in a second"
+            raise Refusal(429, busy, code="rate_limit_exceeded")
+
+    def _refusal(self, error: Exception) -> Refusal:
+        if isinstance(error, HostLost):  # without which nobody can be answered
+            self._lost = error
+            self._server.should_exit = True
+        return refusal_of(error)
+
+
+async def _body_of(asked: Asked) -> bytes:
+    """The bytes of a request; a Refusal where they are no JSON by their header, or too many."""
+    kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # which no page may send to another site without asking
+        raise Refusal(415, f"Content-Type is {kind!r}: send application/json")
+    data = bytearray()
+    async for part in asked.stream():
+        data += part
+        if len(data) > BODY:
+            raise Refusal(413, f"a request has at most {BODY} bytes")
+    return bytes(data)
+
+
+def _answered(record: dict[str, Any]) -> Response:
+    return Response(as_json(record), media_type="application/json")
+
+
+async def _refused(_: Asked, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    body = as_json(refusal.body())
+    return Response(body, refusal.status, refusal.headers(), media_type="application/json")
