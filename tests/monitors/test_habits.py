@@ -11,7 +11,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,10 +24,8 @@ from comas.monitors.habits import HABITUAL, SHARE, Habits, come_apart
 from comas.monitors.monitor import CannotWatch, Reading, Seen
 from comas.tasks import pick
 from comas.testing.scripted import Script, Scripted, scripted_scene
-from comas.training import watching
 from comas.training.watching import ALPHA
 from comas.types import Episode, Method, Question, Turn
-from tests.support.runs import essence, run_of
 
 QUESTIONS = [pick.make_question((1, 2, 4, n), 7, "three") for n in range(5, 15)]
 
@@ -278,17 +275,3 @@ def test_a_habit_that_most_share_is_found_within_a_few_steps() -> None:
     rng = np.random.default_rng(6)
     found = [alarms(rng, 0.15, 0.7, 60) for _ in range(100)]
     assert all(step is not None and step <= 30 for step in found)
-
-
-def test_asking_changes_nothing_in_what_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "SHARE", 100.0)
-    seed = Path("seed-c")
-    keys = {"steps": 2, "questions": 8, "method": "ttrl", "options__votes": 4}
-    keys["options__format_check"] = None
-    watched = run_of(tmp_path / "watched", seed, monitors=["habits"], **keys)
-    alone = run_of(tmp_path / "alone", seed, monitors=[], **keys)
-    assert essence(watched) == essence(alone)
-    read = [step["monitors"] for step in watched.metrics()]
-    assert ["habits" in of_step for of_step in read] == [False, True]

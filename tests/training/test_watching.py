@@ -149,13 +149,14 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("paid")
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
-    names = ["probes", "rejections"]
+    names = ["probes", "rejections", "habits"]
     seed = Path("seed-c")
     watched = run_of(tmp_path / "watched", seed, steps=2, questions=16, monitors=names)
     alone = run_of(tmp_path / "alone", seed, steps=2, questions=16, monitors=[])
     assert essence(watched) == essence(alone)
     read = [step["monitors"] for step in watched.metrics()]
-    assert ["probes" in of_step for of_step in read] == [False, True]
+    for name in ("probes", "habits"):
+        assert [name in of_step for of_step in read] == [False, True]
 
 
 def test_games_of_monitors_take_a_twentieth_of_the_tokens(tmp_path: Path) -> None:
