@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli import evaluate, view
+from comas.cli import evaluate
 from comas.cli.output import Json, interval_json, print_json
 from comas.program import command
 from comas.stats import spelt
@@ -31,12 +31,7 @@ Name = Annotated[
 ]
 
 
-Html = Annotated[
-    str | None, typer.Option("--html", help="Write it as a page instead, as `comas view` does.")
-]
-
-
-def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json = False) -> None:
+def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
     """What a run or an evaluation has come to so far; nothing is computed."""
     from rich.console import Console
 
@@ -46,9 +41,6 @@ def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json
     from comas.training.result import result_of
 
     folder = Path(named_or_latest(name))
-    if html is not None:
-        view.view(ctx, [str(folder)], html, json_=json_)
-        return
     if (folder / PLAN).is_file():
         evaluate.show_again(ctx, folder, json_)
         return
@@ -70,7 +62,6 @@ def print_summary(console: Console, result: Result) -> None:
         "held-out accuracy, mean over agents, 95 % interval over questions:",
         *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
-        *_fallen(run, result),
         *figure_lines(list(run.metrics())),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(run, result),
@@ -79,24 +70,6 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(run, result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-FALLEN = 0.1
-"""By how much an agent's accuracy has to fall for the agents to be told apart."""
-
-
-def _fallen(run: Run, result: Result) -> Iterator[str]:
-    """Each agent's accuracy before and after, where that of one fell: the mean may hide it."""
-    from comas.evaluation.accuracy import by_agent
-
-    records = [run.read_eval(name) for name in ("before", "after")]
-    if result.gain is None or None in records:
-        return
-    before, after = (by_agent(record["answers"]) for record in records if record)
-    both = sorted(before.keys() & after.keys())
-    if len(both) > 1 and any(before[agent] - after[agent] >= FALLEN for agent in both):
-        told = ", ".join(f"{agent} {before[agent]:.3f} to {after[agent]:.3f}" for agent in both)
-        yield f"  an agent fell: {told}"
 
 
 def _cost(run: Run, result: Result) -> str:
@@ -110,10 +83,7 @@ def _cost(run: Run, result: Result) -> str:
             spent[kind] = spent.get(kind, 0.0) + seconds
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
     amount = f"{result.steps} steps, {result.tokens:,} generated tokens"
-    cost = f"cost: {amount}, {span(total)} ({parts})"
-    if not result.seconds:
-        return cost
-    return f"{cost}; this process, with measurements: {span(result.seconds)}"
+    return f"cost: {amount}, {span(total)} ({parts})"
 
 
 def _next(run: Run, result: Result) -> Iterator[str]:
