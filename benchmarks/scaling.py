@@ -151,7 +151,7 @@ def read(run: Path, size: str, team: str) -> Cell | None:
     if before is None or after is None:
         return None
     metrics = list(found.metrics())
-    right_N = np.array([step["quality"]["solution"]["accuracy"] for step in metrics])
+    right_N = np.array([step["pay"]["accuracy"] for step in metrics])
     window = np.ones(WINDOW)
     counted = np.convolve(np.ones(len(right_N)), window, mode="same")
     return Cell(

@@ -68,7 +68,7 @@ class Cell:
 def tenths(metrics: Path) -> list[float]:
     """Share of right work in each tenth of a run's steps."""
     lines = metrics.read_text(encoding="utf-8").splitlines()
-    shares = [json.loads(line)["quality"]["solution"]["accuracy"] for line in lines]
+    shares = [json.loads(line)["pay"]["accuracy"] for line in lines]
     return [float(np.mean(part)) for part in np.array_split(shares, min(10, len(shares)))]
 
 

@@ -31,8 +31,8 @@ from comas.game.weighing import expected
 from comas.methods.comas import WORDING, criticise
 from comas.methods.shared.judging import WEIGHING
 from comas.questions.checked import loaded
+from comas.stats import auc
 from comas.sync import run_sync
-from comas.training.metrics.quality import auc
 from comas.types import Episode, Question, Task, Turn
 
 ONE_WORD = " Answer with one word."

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.policies import Resolved, model_below, weights_at
-from comas.config.schema import Config, HostConfig
+from comas.config.schema import HostConfig
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of
 from comas.models import gguf
@@ -30,8 +30,6 @@ SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
 """Of the usable memory, what defaults aim at: the formula is off by a tenth, and a CPU's memory is
 for others too. `allowed` is of what the config's `memory` says.
 """
-TIGHT = 0.9
-"""Above this share of the usable memory a run is warned of."""
 MOST = {
     # SmolLM2-135M learnt 195, 223, 230 and 231 tokens per processor second in passes of 256, 512,
     # 1024 and 2048 tokens, and sampled 86, 92 and 87 with 64, 128 and 256 rows at once
@@ -300,11 +298,6 @@ class HostFit:
         """Bytes at the peak: a host learns or samples."""
         return self.kept + max(self.learning, self.sampling)
 
-    @property
-    def busiest(self) -> str:
-        """What the host does at its peak."""
-        return "learning" if self.learning > self.sampling else "sampling"
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -313,8 +306,6 @@ class Fit:
     hosts: Sequence[HostFit]
     memory: Mapping[str, Memory]
     """Device -> what it can give now, or what the config allows."""
-    allowed: bool
-    """Whether the config says how much it may be."""
 
     def on(self, device: str) -> list[HostFit]:
         """The hosts on a device whose needs are known."""
@@ -327,81 +318,35 @@ class Fit:
         return peak / max(1, usable) if usable is not None else 0.0
 
     def compared(self, device: str) -> str:
-        """`about 7.6 GB at the peak (learning), 21.4 GB free on the CPU`."""
-        hosts = self.on(device)
-        doing = ", ".join(dict.fromkeys(host.busiest for host in hosts))
-        free = str(self.memory[device])
-        if self.allowed:
-            usable = (self.memory[device].usable or 0) / 1e9
-            free = f"{usable:.1f} GB that memory={usable:g} allows"
+        """`about 7.6 GB at the peak, 21.4 GB free on the CPU`."""
+        peak = sum(host.peak for host in self.on(device)) / 1e9
         place = "the CPU" if device == "cpu" else device
-        peak = sum(host.peak for host in hosts) / 1e9
-        return f"about {peak:.1f} GB at the peak ({doing}), {free} on {place}"
+        return f"about {peak:.1f} GB at the peak, {self.memory[device]} on {place}"
 
     def notes(self) -> Iterator[str]:
-        """Say what was chosen and why, what is tight, what is not known."""
+        """Say what was chosen and why."""
         for host in self.hosts:
-            if host.unknown:
-                values = ", ".join(f"{key}={value}" for key, value in host.chosen.items())
-                note = f"memory of host {host.name} is not known ({host.unknown})"
-                yield f"{note}: {values}" if values else note
-        for device in self.memory:
-            pairs = [
+            values = ", ".join(
                 f"hosts.{host.name}.{key}={str(value).lower()}"
-                for host in self.on(device)
                 for key, value in host.chosen.items()
-            ]
-            if pairs:
-                yield (
-                    f"memory: {self.compared(device)}, with {', '.join(pairs)}, which follow from"
-                    " that"
-                )
-        yield from self.tight_notes()
-
-    def tight_notes(self) -> Iterator[str]:
-        """A warning for each device that holds its hosts with little to spare."""
-        for device in self.memory:
-            if TIGHT < self.share(device) <= 1:
-                keys = " and ".join(
-                    f"hosts.{host.name}."
-                    + ("tokens_per_pass" if host.busiest == "learning" else "max_rows")
-                    for host in self.on(device)
-                )
-                yield f"memory is tight: {self.compared(device)}; lower {keys} if it runs out"
-
-    def check(self, config: Config) -> None:
-        """Refuse a run whose device cannot hold its hosts: what does not fit, which key helps."""
-        for device in self.memory:
-            if self.share(device) <= 1:
-                continue
-            hosts = self.on(device)
-            kept = sum(host.kept for host in hosts)
-            raise UserMistake(
-                f"the run does not fit into memory: {self.compared(device)}, and weights, adapters"
-                f" and optimizers alone take {kept / 1e9:.1f} GB:"
-                f" {self._remedy(hosts, kept, device, config)}"
             )
+            if values and host.unknown:
+                yield f"memory of host {host.name} is not known ({host.unknown}): {values}"
+            elif values:
+                yield f"memory: {self.compared(host.device)}; so {values}"
 
-    def _remedy(self, hosts: Sequence[HostFit], kept: int, device: str, config: Config) -> str:
-        usable = self.memory[device].usable or 0
-        largest = max(hosts, key=lambda host: host.peak)
-        table = config.hosts[largest.name]
-        place = f"hosts.{largest.name}"
-        ways: list[str] = []
-        if kept < usable:
-            for key in ("tokens_per_pass", "max_rows"):
-                part = largest.learning if key == "tokens_per_pass" else largest.sampling
-                if kept + part > usable and (getattr(table, key) or 0) > LEAST[key]:
-                    ways.append(f"lower {place}.{key} (now {getattr(table, key)})")
-            if kept + largest.learning > usable and not table.checkpointing:
-                ways.append(f"set {place}.checkpointing=true")
-            ways.append(f"lower {place}.context")
-        elif table.learner == "full":
-            ways.append(f"set {place}.learner=adapters")
-        if not _is_half(table):
-            ways.append(f"set {place}.dtype=bfloat16")
-        ways += ["have fewer agents", "take a smaller base", "set memory=GB where there is more"]
-        return ", ".join(ways[:-1]) + f", or {ways[-1]}"
+    def check(self) -> None:
+        """Refuse a run whose device cannot hold its hosts."""
+        for device in self.memory:
+            if self.share(device) > 1:
+                kept = sum(host.kept for host in self.on(device))
+                raise UserMistake(
+                    f"the run does not fit into memory: {self.compared(device)}, and weights,"
+                    f" adapters and optimizers alone take {kept / 1e9:.1f} GB: lower"
+                    " tokens_per_pass, max_rows or context of its hosts, set learner=adapters,"
+                    " dtype=bfloat16 or checkpointing=true there, have fewer agents, take a smaller"
+                    " base, or set memory=GB where there is more"
+                )
 
 
 def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
@@ -418,34 +363,27 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
         memory = dict.fromkeys(devices.values(), Memory(allowed, allowed))
     fits: list[HostFit] = []
     for name, host in hosts.items():
-        if name not in devices:
-            why = f"it is on another machine, where={host.where}"
-            fits.append(_unknown(name, host, host.where, why))
-            continue
-        device = devices[name]
-        load = load_of(resolved, name, learn)
-        if isinstance(load, str):
-            fits.append(_unknown(name, host, device, load))
+        device = devices.get(name, host.where)
+        load = f"it is on another machine, where={host.where}"
+        if name in devices:
+            load = load_of(resolved, name, learn)
+        if isinstance(load, str):  # careful values
+            chosen = {key: most for key, most in MOST["cpu"].items() if getattr(host, key) is None}
+            fits.append(HostFit(name, device, unknown=load, chosen=chosen))
             continue
         usable = memory[device].usable
         share = SHARES["allowed" if config.memory else "cpu" if device == "cpu" else "gpu"]
         beside = list(devices.values()).count(device)
         room = None if usable is None else share * usable / beside
         fits.append(_fit_host(name, host, device, load, room))
-    chosen = {
+    chosen_hosts = {
         host.name: hosts[host.name].model_copy(
             update={"checkpointing": bool(hosts[host.name].checkpointing), **host.chosen}
         )
         for host in fits
     }
-    config = config.model_copy(update={"hosts": {**config.hosts, **chosen}})
-    return resolved.with_config(config), Fit(fits, memory, config.memory is not None)
-
-
-def _unknown(name: str, host: HostConfig, device: str, why: str) -> HostFit:
-    """A host of which nothing is known: careful values for open keys."""
-    open_keys = {key: value for key, value in MOST["cpu"].items() if getattr(host, key) is None}
-    return HostFit(name, device, unknown=why if open_keys else "", chosen=open_keys)
+    config = config.model_copy(update={"hosts": {**config.hosts, **chosen_hosts}})
+    return resolved.with_config(config), Fit(fits, memory)
 
 
 def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float | None) -> HostFit:
@@ -489,7 +427,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
             check_speaks(plan.source.where)
     resolved = with_dtypes(resolved, note)
     resolved, found = fit(resolved)
-    found.check(resolved.config)
+    found.check()
     for line in found.notes():
         note(line)
     checkpoint = checkpoint_bytes(resolved)
@@ -501,19 +439,6 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
             " or fewer or smaller agents"
         )
     return resolved, found
-
-
-def resumed(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
-    """The config of a run that goes on with the values that it has; a note where they may be too
-    much by now.
-    """
-    resolved, found = fit(resolved)
-    for device in found.memory:
-        if found.share(device) > 1:
-            note(f"the run may not fit into memory now: {found.compared(device)}")
-    for warning in found.tight_notes():
-        note(warning)
-    return resolved
 
 
 def filled(resolved: Resolved, learn: bool) -> Resolved:

@@ -34,10 +34,9 @@ from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import Score
 from comas.models.sources import team_file
 from comas.questions.checked import loaded
-from comas.stats import Interval, gain_interval, mean_interval
+from comas.stats import Interval, auc, gain_interval, mean_interval
 from comas.sync import run_sync
 from comas.team.build import Team
-from comas.training.metrics.quality import auc
 from comas.types import Episode, Question, Task, Turn, UserMistake
 
 Way = Literal[

@@ -8,6 +8,7 @@ level of their own. Leaves out: models of the questions' difficulty.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -333,6 +334,19 @@ def delta_interval(
     else:
         centred, _ = two_level(linear_SQ.tolist())
     return Interval(value, value + centred.low, value + centred.high, Q)
+
+
+def auc(pairs: Sequence[tuple[float, bool]]) -> float | None:
+    """P(a right one has the greater value than a wrong one) + half of P(both have the same), of
+    (value, whether it is right); None without both kinds (Mann and Whitney 1947).
+    """
+    wrong = sorted(value for value, is_right in pairs if not is_right)
+    right = [value for value, is_right in pairs if is_right]
+    if not wrong or not right:
+        return None
+    below = sum(bisect.bisect_left(wrong, value) for value in right)
+    up_to = sum(bisect.bisect_right(wrong, value) for value in right)
+    return (below + up_to) / (2 * len(wrong) * len(right))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

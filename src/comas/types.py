@@ -131,7 +131,7 @@ class Task:
     """Whether two canonical answers are the same answer."""
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay and its judges agreed with the labels (`pay quality judges` of
+    well its pay and its judges agreed with the labels (`pay judges` of
     `training/metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
@@ -449,7 +449,7 @@ class Method:
     pays: Mapping[str, str] = field(default_factory=dict[str, str])
     """Role -> for what it is paid, in a few words: the legend of displays."""
     roles: tuple[str, ...] = ()
-    """Further roles in which the game asks only sometimes, and a rehearsal of it does not."""
+    """Further roles in which the game asks, or may ask."""
 
     @property
     def remembers(self) -> bool:
@@ -472,8 +472,8 @@ class Setup:
     """Every agent plays it alone, rather than the team together."""
     needs: tuple[str, ...] = ()
     """Fields of `Task` without which it cannot be played, such as `rules`."""
-    roles: tuple[str, ...] = ()
-    """Those of `Method.roles`."""
+    roles: tuple[str, ...] = ("solution",)
+    """Roles in which it asks, or may ask."""
 
 
 class Fit(NamedTuple):

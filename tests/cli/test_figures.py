@@ -7,17 +7,17 @@ from __future__ import annotations
 from comas.cli.summary import LAST, figure_lines, figures_of
 
 STEPS = [
-    {"quality": {"solution": {"n": 4, "accuracy": 0.25, "auc": 0.5}}, "coverage": {"pass@1": 0.2}},
-    {"quality": {"solution": {"n": 6, "accuracy": 0.75}}, "judges": {"scoring": {"n": 3}}},
+    {"pay": {"n": 4, "accuracy": 0.25, "auc": 0.5}, "coverage": {"distinct": 1.2}},
+    {"pay": {"n": 6, "accuracy": 0.75, "auc": None}, "judges": {"scoring": {"n": 3}}},
     {"rewards": {}},
 ]
 
 
 def test_means_are_over_the_steps_that_have_a_figure() -> None:
     assert figures_of(STEPS) == {
-        "quality": {"solution": {"n": 5, "accuracy": 0.5, "auc": 0.5}},
         "judges": {"scoring": {"n": 3}},
-        "coverage": {"step": {"pass@1": 0.2}},
+        "pay": {"step": {"n": 5, "accuracy": 0.5, "auc": 0.5}},
+        "coverage": {"step": {"distinct": 1.2}},
     }
 
 
@@ -29,8 +29,8 @@ def test_only_the_last_steps_count() -> None:
 
 def test_lines_leave_out_what_is_not_there() -> None:
     assert list(figure_lines(STEPS))[1:] == [
-        "  pay of solution: accuracy 0.50, auc 0.50",
-        "  answers: pass@1 0.20",
+        "  pay of solutions: accuracy 0.50, auc 0.50",
+        "  answers: distinct 1.20",
     ]
     assert list(figure_lines([{"rewards": {}}])) == []
     assert list(figure_lines([])) == []

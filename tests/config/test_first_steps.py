@@ -143,17 +143,13 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
     assert asked == set(KINDS)
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
-        "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play)\n"
+        "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
     resolved = system_config("seed", ["room.critic=9"])
-    check_roles(
-        resolved.config,
-        resolved.method,
-        resolved.task,
-        [ways.way(str(tmp_path / "mine.py"), outline(resolved)).method],
-    )
+    own = ways.way(str(tmp_path / "mine.py"), outline(resolved)).method
+    check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
-        check_roles(resolved.config, resolved.method, resolved.task)
+        check_roles(resolved.config, [resolved.method], resolved.task)
 
 
 def test_where_everything_fails_for_want_of_room_is_told(

@@ -1,4 +1,4 @@
-"""Games that end early where work is wrong or nothing is posed are rehearsed at their longest."""
+"""One discussion before a model is loaded: what a game refuses is told, what it asks is declared."""
 
 from __future__ import annotations
 
@@ -8,108 +8,85 @@ from dataclasses import replace
 
 import pytest
 
+from comas.config.plugins import load_plugin, plugin_names
 from comas.config.policies import Resolved
-from comas.config.rehearsal import (
-    _plays_of,
-    check_playable,
-    rehearse,
-    roles_asked,
-)
+from comas.config.rehearsal import MOST, rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Agent, choose
 from comas.types import Question, Task, UserMistake
 
-
-def config_of(name: str, *keys: str) -> Resolved:
-    return resolve(read(None, [f"method={name}", *keys]))
+QUESTION = Question(id="rehearsal", prompt="?", answer="?")
 
 
-@pytest.mark.parametrize(
-    ("name", "replies"),
-    [
-        ("spell", 1 + 1 + 8 * (1 + 3)),  # with three judges of each of eight answers
-        ("spc", 1 + 2 * (1 + 1) + 1),  # spoilt work, and a critic of all
-        ("ssp", 1 + 1 + 5),  # a reader between the proposer and five solvers
-        ("ssr", 1 + 4),
-        ("dr_zero", 1 + 5),
-        ("self_redteam", 1 + 1),  # by chance, half of the requests are rewritten first
-    ],
-)
-def test_a_game_that_may_end_early_is_rehearsed_to_its_end(name: str, replies: int) -> None:
-    resolved = config_of(name, "questions=2", "test_questions=0", "eval_every=0")
-    rehearsal = rehearse(resolved)
-    assert rehearsal is not None
-    assert (rehearsal.replies, rehearsal.exactly) == (replies, False)
+def resolved_of(*keys: str) -> Resolved:
+    return resolve(read(None, list(keys)))
 
 
-@pytest.mark.parametrize("name", ["ttrl", "mae", "eva", "r_zero"])
-def test_a_game_that_always_asks_as_many_is_rehearsed_exactly(name: str) -> None:
-    rehearsal = rehearse(config_of(name))
-    assert rehearsal is not None
-    assert rehearsal.exactly
+def question_of(resolved: Resolved) -> Question:
+    """A question of no task; of a game its first start, since rules can read no other."""
+    if resolved.task.rules is None:
+        return QUESTION
+    return resolved.task.load("train", limit=1)[0]
+
+
+@pytest.mark.parametrize("name", sorted({*plugin_names("method")} - {"sft"}))
+def test_every_method_declares_the_roles_in_which_it_asks(name: str) -> None:
+    resolved = resolved_of(f"method={name}")
+    turns = rehearse(resolved, question_of(resolved))
+    assert turns or name == "agent0_vl"  # which needs a picture
+    declared = {*resolved.method.paid, *resolved.method.roles}
+    assert {turn.role for turn in turns} <= declared
+
+
+@pytest.mark.parametrize("name", sorted({*plugin_names("setup")} - {"duel", "tools"}))
+def test_every_setup_declares_the_roles_in_which_it_asks(name: str) -> None:
+    setup = load_plugin("setup", name)
+    resolved = resolved_of("method=ttrl", "agents=2")
+    played = replace(resolved, method=replace(resolved.method, play=setup.play))
+    played = replace(played, config=resolved.config.model_copy(update={"options": {}}))
+    assert {turn.role for turn in rehearse(played, QUESTION)} <= set(setup.roles)
 
 
 async def repaired(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
 ) -> str | None:
-    """Wrong work is repaired by one, right work criticised and assessed by two."""
+    """Wrong work is repaired."""
     work = await choose(agents, rng, "solution").ask("solution", question.prompt)
     if task.verify(question, work.text) == "wrong":
         await choose(agents, rng, "revision").ask("revision", work.text)
-    else:
-        await choose(agents, rng, "evaluation").ask("evaluation", work.text)
-        await choose(agents, rng, "assess").ask("assess", work.text)
     return work.text
 
 
-def repairing(*roles: str) -> Resolved:
-    """A team that takes these roles and plays that game."""
-    resolved = resolve(
-        read(None, {"method": "rlvr", "agents": {"a": {"roles": roles}}, "room.revision": 77})
-    )
-    return replace(resolved, method=replace(resolved.method, play=repaired))
-
-
-def test_roles_of_a_shorter_play_count_as_asked() -> None:
-    resolved = repairing("solution", "revision", "evaluation", "assess")
-    rehearsal = rehearse(resolved)
-    assert rehearsal is not None
-    assert rehearsal.replies == 3
-    assert set(rehearsal.asked) == {"solution", "evaluation", "assess", "revision"}
-    assert roles_asked(resolved.method, resolved.task, 1, {}) == set(rehearsal.asked)
-
-
-@pytest.mark.parametrize("missing", ["revision", "assess"])
-def test_a_role_that_is_asked_only_then_has_to_be_taken(missing: str) -> None:
-    roles = ("solution", "revision", "evaluation", "assess")
-    check_playable(repairing(*roles))
-    with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
-        check_playable(repairing(*(role for role in roles if role != missing)))
-
-
-async def until_others(
+async def until_same(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
 ) -> str | None:
-    """Asks until an answer is not the first one again."""
+    """Asks until an answer is the first one again."""
     first = await agents[0].ask("solution", question.prompt)
-    work = await agents[0].ask("solution", question.prompt)
-    while task.same(first.text, work.text):
-        work = await agents[0].ask("solution", question.prompt)
-    return work.text
+    while not task.same((await agents[0].ask("solution", "again")).text, first.text):
+        pass
+    return first.text
 
 
-def test_a_game_without_end_for_some_stand_ins_is_soon_given_up_there() -> None:
-    resolved = repairing("solution")
-    resolved = replace(resolved, method=replace(resolved.method, play=until_others))
-    rehearsal = rehearse(resolved)
-    assert rehearsal is not None
-    assert (rehearsal.replies, rehearsal.exactly) == (2, False)
-    plays = _plays_of(resolved)
-    assert [play.turns is None for play in plays] == [False, False, True, False]
+def playing(play: object, *roles: str) -> Resolved:
+    """A team that takes these roles and plays that game."""
+    resolved = resolve(read(None, {"method": "rlvr", "agents": {"a": {"roles": roles}}}))
+    return replace(resolved, method=replace(resolved.method, play=play))
+
+
+def test_a_role_that_the_game_asks_has_to_be_taken() -> None:
+    turns = rehearse(playing(repaired, "solution", "revision"), QUESTION)
+    assert {turn.role for turn in turns} == {"solution", "revision"}
+    with pytest.raises(UserMistake, match="no agent takes role 'revision', which the game asks"):
+        rehearse(playing(repaired, "solution"), QUESTION)
+
+
+def test_a_game_without_end_is_given_up() -> None:
+    assert MOST < 1e5
+    assert rehearse(playing(until_same, "solution"), QUESTION) == []
 
 
 def test_options_that_do_not_go_together_are_told_before_a_model_is_loaded() -> None:
-    resolved = resolve(read(None, ["options.blind=true", "options.evaluate=false"]))
+    resolved = resolved_of("options.blind=true", "options.evaluate=false")
     with pytest.raises(UserMistake, match=r"options\.blind has critics answer first"):
-        check_playable(resolved)
+        rehearse(resolved, QUESTION)

@@ -13,7 +13,6 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation import spec
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import described, players, way
@@ -127,7 +126,6 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
     assert "eval_top_p of its config is 0.5; asked with 1.0, as seed" in notes
     assert "eval_temperature of its config is 0.1; asked with 0.7, as seed" in notes
-    assert "context is 100, of seed the base's: each is asked with its own" in notes
     own = sat(Plan([str(run.path)], limit=12), tmp_path / "own")  # by itself as it was trained
     assert own["cells"][0]["tokens"] < theirs["tokens"]
     assert all("were cut for want of room" in note for note in own["notes"])
@@ -229,47 +227,3 @@ def test_agents_that_never_solve_answer_nothing_alone() -> None:
             described(team, way("vote", team))
             == ("1 agent", "team of 2", "team of 3")[len(members) - 1]
         )
-
-
-def test_tools_that_nobody_can_call_are_a_mistake(tmp_path: Path) -> None:
-    plan = Plan(["seed"], limit=1, pairs=["tools=['calculator']"])
-    with pytest.raises(UserMistake, match="tools: nobody can call a tool in setups single: leave"):
-        sat(plan, tmp_path / "e")
-    assert not (tmp_path / "e").exists()
-
-
-def test_rooms_of_roles_that_nobody_asks_are_not_compared() -> None:
-    from comas.config.schema import read
-    from comas.evaluation.ways import asked_otherwise
-
-    systems = [("seed", read(None)), ("r", read(None, ["room.scoring=9"]))]
-    assert list(asked_otherwise(systems, {"solution"})) == []
-    systems = [("seed", read(None)), ("r", read(None, ["room.solution=9"]))]
-    (note,) = asked_otherwise(systems, {"solution"})
-    assert "room of its config is {'solution': 9}" in note
-
-
-def test_max_tokens_are_compared_only_where_a_role_has_no_room_of_its_own() -> None:
-    from comas.config.schema import read
-    from comas.evaluation.ways import asked_otherwise
-
-    systems = [("seed", read(None)), ("r", read(None, ["max_tokens=9"]))]
-    (note,) = asked_otherwise(systems, {"solution"})
-    assert "max_tokens of its config is 9" in note
-    assert list(asked_otherwise(systems, {"solution"}, bounded={"solution"})) == []
-    assert len(list(asked_otherwise(systems, {"solution", "scoring"}, bounded={"solution"}))) == 1
-    room = ["room.solution=7"]
-    systems = [("seed", read(None, room)), ("r", read(None, ["max_tokens=9", *room]))]
-    assert list(asked_otherwise(systems, {"solution"})) == []
-
-
-def test_bounds_that_were_halved_are_kept_for_the_next_process() -> None:
-    def left_with(**halved: int) -> Any:
-        host = SimpleNamespace(facts=lambda: {"halved": halved})
-        return SimpleNamespace(hosts={"home": host})
-
-    rooms = {"a": ["hosts.home.max_rows=64", "hosts.home.tokens_per_pass=1024"]}
-    plan = Plan(["a"], rooms=rooms)
-    assert spec.with_halved(plan, "a", left_with()) is plan
-    halved = spec.with_halved(plan, "a", left_with(max_rows=32))
-    assert halved.rooms["a"] == ["hosts.home.max_rows=32", "hosts.home.tokens_per_pass=1024"]

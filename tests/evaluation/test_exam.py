@@ -20,11 +20,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
-from comas import estimate
-from comas.config.policies import with_origin
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation import spec as plan_module
 from comas.evaluation.folder import Folder
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
@@ -105,10 +102,7 @@ def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
         ("seed", "single", "1 agent", 6),
         *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
     ]
-    assert all(
-        c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 and c["peak_bytes"] > 1e6
-        for c in found["cells"]
-    )
+    assert all(c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 for c in found["cells"])
     assert len(found["systems"]) == 5
     assert len(found["setups"]) == 8
     costs = {
@@ -194,7 +188,6 @@ def test_what_machines_failed_is_recorded_and_tried_again(
     (cell,) = found["cells"]
     assert 0 < cell["failed"] == cell["machine_failed"] < 12
     assert cell["wrong"] + cell["right"] + cell["failed"] == 12
-    assert cell["bounds"] == [cell["right"] / 12, (cell["right"] + cell["failed"]) / 12]
     assert "on fire" in found["notes"][0]
     after, watch = sat(Exam.open(folder))
     assert len(watch.records) == cell["failed"]
@@ -380,45 +373,6 @@ def test_a_checker_that_raises_while_a_step_is_paid_is_one_line(tmp_path: Path) 
         )
 
 
-def test_bounds_of_memory_stay_those_of_the_first_sitting(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = [64]
-    monkeypatch.setattr(
-        estimate,
-        "_fit_host",
-        lambda name, host, device, load, room: estimate.HostFit(
-            name,
-            device,
-            chosen={
-                key: free[0]
-                for key in ("tokens_per_pass", "max_rows")
-                if getattr(host, key) is None
-            },
-        ),
-    )
-    made: list[int | None] = []
-    build = plan_module.asked
-
-    def built(*system: Any) -> Any:
-        team = build(*system)
-        made.append(team.config.hosts["home"].max_rows)
-        return team
-
-    monkeypatch.setattr(plan_module, "asked", built)
-    sat(
-        Exam.create(
-            Plan([str(tiny)], limit=2, pairs=["max_tokens=4", "room.solution=4"]),
-            str(tmp_path / "e"),
-        )
-    )
-    free[0] = 128
-    sat(Exam.open(tmp_path / "e"))
-    assert made == [64, 64]
-    sat(Exam.open(tmp_path / "e", ["hosts.home.max_rows=8"]))  # its owner may say otherwise
-    assert made == [64, 64, 8]
-
-
 def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Path) -> None:
     other = run_of(
         tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0
@@ -430,16 +384,6 @@ def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Pa
     ]
     assert found["systems"][0]["test"] == "t over runs and questions"
     assert ") of one base model" in found["notes"][0]
-
-
-def test_equal_tokens_let_the_cheaper_side_vote(tmp_path: Path) -> None:
-    plan = Plan(["seed"], setups=("single", "debate"), limit=8, equal_tokens=True)
-    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
-    (equal,) = found["equal_tokens"]
-    assert equal["first"]["setup"].startswith("vote:votes=")
-    assert equal["second"]["setup"] == "debate"
-    assert 0.6 < equal["tokens"][0] / equal["tokens"][1] < 1.2
-    assert len(found["cells"]) == 3
 
 
 def test_steps_of_a_run_have_names(trained: Path) -> None:
@@ -466,9 +410,9 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
     trained = run_of(tmp_path / "first", "seed", **keys).path
     for name in (str(trained), f"{trained}@1"):
-        assert with_origin(source_of(name)).origin == {"seed"}
+        assert source_of(name).origin == {"seed"}
     second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
-    assert with_origin(source_of(str(second))).origin == {"seed"}
+    assert source_of(str(second)).origin == {"seed"}
     for policy in ("a0", "a1"):
         started = load(f"{second}@0")
         given = load(f"{trained}@1")

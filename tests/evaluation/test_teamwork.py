@@ -253,7 +253,6 @@ def test_coordination_by_hand() -> None:
     assert compared is not None
     found = figures_of.coordination_figures(team, compared)
     assert found["overhead"].mean == pytest.approx(60 / 30 - 1)
-    assert found["efficiency"].mean == pytest.approx(0.5 / (60 / 30))
     assert found["error amplification"].mean == pytest.approx(1.0)
     assert "redundancy" not in found, "one agent answers first in each"
 
@@ -279,7 +278,6 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
     found = figures_of.coordination_figures(team, compared)
     accuracy = sum(a[0] for a in answers) / len(answers)
     wrong_alone = 1 - sum(a[1] for a in answers) / len(answers)
-    assert found["efficiency"].mean * (found["overhead"].mean + 1) == pytest.approx(accuracy)
     if wrong_alone:
         amplified = found["error amplification"].mean
         assert amplified * wrong_alone == pytest.approx(1 - accuracy)
@@ -333,9 +331,7 @@ def test_the_expert_is_chosen_on_the_other_half() -> None:
         ("right", "wrong"), ("wrong", "right"), ("right", "wrong"), ("wrong", "right")
     )
     games = [played(f"q{i}", "right") for i in range(4)]
-    compared = compared_with(games, singles)
-    assert figures_of.chosen(compared, max) == [["b", "a", "b", "a"]]
-    found = figures_of.expert_figures(compared)
+    found = figures_of.expert_figures(compared_with(games, singles))
     assert found["expert accuracy"].mean == 0.0, "whoever was best elsewhere is wrong here"
     assert "expert loss" not in found
 
@@ -352,15 +348,13 @@ def test_experts_by_hand() -> None:
     found = figures_of.expert_figures(compared)
     assert found["expert accuracy"].mean == 0.75
     assert found["expert loss"].mean == pytest.approx((0.75 - 0.25) / 0.75)
-    assert found["collaboration gap"].mean == pytest.approx(0.0 - 0.25)
 
 
-def test_copies_of_one_model_have_no_expert_and_three_no_collaboration_gap() -> None:
+def test_copies_of_one_model_have_no_expert() -> None:
     games = [played(f"q{i}", "right") for i in range(2)]
     assert figures_of.expert_figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
     three = [*alone("q0", agents="abc"), *alone("q1", agents="abc")]
     found = figures_of.expert_figures(compared_with(games, three))
-    assert "collaboration gap" not in found
     assert found["expert loss"].mean == 0.0
     assert set(found) == {"expert accuracy", "expert loss"}
 
@@ -372,12 +366,9 @@ def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
     singles = members(*[(word[a], word[b]) for a, b, _ in answers])
     as_given = [played(f"q{i}", word[team]) for i, (_, _, team) in enumerate(answers)]
     compared = compared_with(as_given, singles)
-    expert_right = figures_of._right_alone(compared, figures_of.chosen(compared, max))[0]
-    weak_right = figures_of._right_alone(compared, figures_of.chosen(compared, min))[0]
+    expert_right = figures_of._right_of_experts(compared.alone[0])
     found = figures_of.expert_figures(compared)
     team = sum(compared.right()[0]) / len(answers)
-    gap = sum(weak_right) / len(answers) - team
-    assert found["collaboration gap"].mean == pytest.approx(gap)
     if any(expert_right):
         own = sum(expert_right) / len(answers)
         assert found["expert loss"].mean == pytest.approx((own - team) / own)
@@ -400,7 +391,7 @@ def test_the_report_leaves_out_what_has_no_data() -> None:
     debate = cell("debate", [revising("q0", (True, True), (True, False))], system="other")
     (of_vote, of_debate) = teamwork([singles, vote, debate])
     assert of_vote["setup"] == "vote"
-    assert set(of_vote["figures"]) == {"overhead", "efficiency", "redundancy"}
+    assert set(of_vote["figures"]) == {"overhead", "redundancy"}
     assert of_vote["figures"]["overhead"] == {"mean": 1.0, "low": -1.0, "high": None, "n": 1}
     assert "revisions" not in of_vote
     assert set(of_debate["figures"]) == {"accuracy before", "accuracy after", "confidence"}
@@ -415,90 +406,6 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     expected = two_level(table)[0]
     assert found.mean == pytest.approx(expected.mean)
     assert found.high == pytest.approx(min(1.0, expected.high))
-
-
-# --- relays
-
-
-def relays(*games: tuple[str, str], setup: str) -> Any:
-    """A cell of a pair: (who led, verdict) question by question."""
-    return cell(setup, [played(f"q{i}", v, [said("s", who)]) for i, (who, v) in enumerate(games)])
-
-
-STRONG = members(*[("right", "wrong")] * 4)
-"""Member `a` is right, `b` is not: `a` is the expert of each question."""
-
-
-def test_a_relay_gains_what_it_has_more_where_the_stronger_one_led() -> None:
-    led = relays(
-        ("a", "right"), ("b", "wrong"), ("a", "right"), ("a", "wrong"), setup="relay:lead=2"
-    )
-    both = relays(("b", "wrong"), ("b", "right"), ("a", "right"), ("a", "wrong"), setup="relay")
-    cells = [cell("single", STRONG), both, led]
-    found = figures_of.relay_figures(led, cells)["relay gain"]
-    assert found.mean == pytest.approx(2 / 3 - 1 / 3), "q1 was led by the weaker one"
-    assert found.n == 3
-    assert -1 <= found.low <= found.mean <= found.high <= 1
-    assert figures_of.relay_figures(both, cells) == {}
-    assert figures_of.relay_figures(led, cells[1:]) == {}
-    assert figures_of.relay_figures(led, [cells[0], led]) == {}
-    figures = {record["setup"]: record["figures"] for record in teamwork(cells)}
-    assert "relay gain" in figures["relay:lead=2"]
-    assert "relay gain" not in figures["relay"]
-
-
-def test_a_relay_that_the_stronger_one_led_in_one_run_only_gains_too() -> None:
-    def answer(agent: str, verdict: str, leader: str) -> dict[str, Any]:
-        return {"agent": agent, "verdict": verdict, "turns": [{"agent": leader, "tokens": 1}]}
-
-    def games(verdict: str) -> list[list[dict[str, Any]]]:
-        """Of two runs on two questions, of which the expert led one."""
-        leaders = [["a", "b"], ["b", "b"]]
-        return [[answer("team", verdict, leader) for leader in run] for run in leaders]
-
-    alone = [[[answer("a", "right", "a"), answer("b", "wrong", "b")]] * 2] * 2
-    led = Beside(["q0", "q1"], games("right"), alone)
-    found = figures_of.relay_gain(led, Beside(["q0", "q1"], games("wrong"), alone))
-    assert found is not None
-    assert (found.mean, found.n) == (1.0, 1)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(*[st.booleans()] * 3), min_size=2, max_size=12))
-def test_together_and_the_gain_make_the_relay(games: Any) -> None:
-    word = {True: "right", False: "wrong"}
-    who = {True: "a", False: "b"}
-    led = relays(*[(who[one], word[x]) for one, x, _ in games], setup="relay:lead=1")
-    both = relays(*[("a", word[y]) for _, _, y in games], setup="relay:lead=0")
-    cells = [cell("single", members(*[("right", "wrong")] * len(games))), both, led]
-    found = figures_of.relay_figures(led, cells)
-    # the expert of a question is `a`, unless the other half has no question
-    mine = [(x, y) for one, x, y in games if one]
-    if not mine:
-        assert found == {}
-        return
-    relayed = sum(x for x, _ in mine) / len(mine)
-    together = sum(y for _, y in mine) / len(mine)
-    assert together + found["relay gain"].mean == pytest.approx(relayed)
-    assert found["relay gain"].n == len(mine)
-
-
-def test_a_relay_that_does_as_the_pair_gains_nothing() -> None:
-    games = [("a", "right"), ("b", "wrong"), ("a", "wrong"), ("a", "right")]
-    led = relays(*games, setup="relay:turns=4:lead=3")
-    both = relays(*games, setup="relay:turns=4")
-    found = figures_of.relay_figures(led, [cell("single", STRONG), both, led])["relay gain"]
-    assert (found.mean, found.n) == (0.0, 3)
-    assert found.low < 0.0 < found.high, "three games are no proof"
-
-
-def test_only_the_pair_that_differs_in_nothing_else_is_together() -> None:
-    led, other = (relays(("a", "right"), setup=name) for name in ("relay:turns=4:lead=2", "relay"))
-    same = relays(("a", "right"), setup="relay:turns=4:lead=0")
-    assert figures_of.together_of(led, [other, led]) is None
-    assert figures_of.together_of(led, [other, same]) is same
-    assert figures_of.together_of(same, [other, same]) is None
-    assert figures_of.together_of(cell("vote:lead=2", STRONG), [other]) is None
 
 
 # --- where all questions say the same, their spread says nothing
@@ -527,44 +434,15 @@ def test_errors_that_were_not_seen_may_be_there() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
 
 
-def test_an_efficiency_without_spread_has_the_interval_of_its_accuracy() -> None:
-    game, compared = twenty("right", "wrong")
-    found = figures_of.coordination_figures(game, compared)["efficiency"]
-    price = found.mean
-    wanted = accuracy_interval([1.0] * 20)
-    assert (found.low, found.high) == pytest.approx((wanted.low * price, wanted.high * price))
-    assert found.low < found.mean
-
-
-def test_tokens_that_differ_do_not_make_an_efficiency_known() -> None:
-    games = [played(f"q{i:02}", "right", [said("s", "a", tokens=20 + i)]) for i in range(20)]
-    singles = [one for i in range(20) for one in alone(f"q{i:02}", a="wrong")]
-    game = cell("vote", games)
-    compared = beside(game, [cell("single", singles)])
-    assert compared is not None
-    found = figures_of.coordination_figures(game, compared)["efficiency"]
-    assert found.low <= accuracy_interval([1.0] * 20).low * found.mean
-
-
 def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:
     exact = share_interval([[0.3, 0.3, 0.3]], [[1, 1, 1]])
     rounded = share_interval([[0.3, 0.3, 0.1 + 0.2]], [[1, 1, 1]])
     assert rounded == exact
 
 
-def test_a_gap_and_a_loss_without_spread_are_not_known_exactly() -> None:
+def test_a_loss_without_spread_is_not_known_exactly() -> None:
     singles = members(*[("right", "right")] * 20)
     games = [played(f"q{i}", "right") for i in range(20)]
     found = figures_of.expert_figures(compared_with(games, singles))
-    gap = found["collaboration gap"]
-    assert (gap.mean, gap.low, gap.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))
     loss = found["expert loss"]
     assert (loss.mean, loss.low, loss.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))
-
-
-def test_a_gain_of_a_relay_without_spread_is_not_known_exactly() -> None:
-    led = relays(*[("a", "right")] * 20, setup="relay:lead=2")
-    both = relays(*[("a", "right")] * 20, setup="relay")
-    singles = members(*[("right", "wrong")] * 20)
-    found = figures_of.relay_figures(led, [cell("single", singles), both, led])["relay gain"]
-    assert (found.mean, found.low, found.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))

@@ -22,19 +22,3 @@ def test_tools_most_of_whose_calls_failed_are_named_with_the_first_failure() -> 
         "here: 1 of 2 calls of search failed, the first: gone"
     ]
     assert not list(failure_notes([game({}), game() | {"turns": [{}]}], "here"))
-
-
-def test_games_without_end_are_counted_once_each() -> None:
-    records = [
-        game({"seat": 0, "unended": True}, {"seat": 1, "unended": True}),
-        game({"seat": 0, "payoff": 1.0}, answer="won 1"),
-        game(),  # of scripts alone
-        game() | {"error": "gone"},
-    ]
-    assert list(failure_notes(records, "here")) == [
-        "here: 2 of 4 games were given up after 200 moves: nobody has won them"
-    ]
-
-
-def test_who_asks_nobody_plays_no_game() -> None:
-    assert not list(failure_notes([game(), game()], "here"))

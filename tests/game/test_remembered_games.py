@@ -1,13 +1,10 @@
-"""Games that remember, outside a run: played by a team, rehearsed, and as a way of answering."""
+"""Games that remember, outside a run: played by a team, and as a way of answering."""
 
 from __future__ import annotations
 
 import pytest
 
 import comas
-from comas.config.rehearsal import rehearse
-from comas.config.resolve import resolve
-from comas.config.schema import read
 
 
 @pytest.mark.parametrize("name", ["comas_planted", "r_zero", "mae", "eva", "knowrl"])
@@ -19,9 +16,3 @@ def test_a_team_discusses_with_the_record_of_before_the_first_step(name: str) ->
         with_seeds.close()
     assert episode.error is None
     assert episode.turns
-
-
-def test_a_game_that_reads_its_record_is_rehearsed() -> None:
-    rehearsal = rehearse(resolve(read(None, ["method=comas_planted"])))
-    assert rehearsal is not None
-    assert rehearsal.replies == 8

@@ -121,6 +121,7 @@ def test_a_turn_of_its_own_with_weights_and_the_word_that_its_seed_draws() -> No
         ((word for word in ("yes", "no")), "list of two or more"),
         (None, "list of two or more"),
         ([1, 2, 3], "choice 1 to be weighed is no text"),
+        (["yes", "no\ud800"], "half a character"),
     ],
 )
 def test_choices_that_cannot_be_told_apart_are_one_clear_line(choices: Any, says: str) -> None:
@@ -129,6 +130,15 @@ def test_choices_that_cannot_be_told_apart_are_one_clear_line(choices: Any, says
         agent.weigh("scoring", "x", choices)
     assert "0/q/0/scoring0" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("believed", [[1.0, 0.0], [0.5], [0.5, -0.5]])
+def test_scripted_beliefs_that_are_no_probabilities_are_one_clear_line(
+    believed: list[float],
+) -> None:
+    agent = at_table(Scripted({}, beliefs=lambda *_: believed))
+    with pytest.raises(UserMistake, match="each a probability above 0"):
+        asyncio.run(agent.weigh("scoring", "x", ["yes", "no"]))
 
 
 def test_a_host_that_cannot_weigh_is_named() -> None:

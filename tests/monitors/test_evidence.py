@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.monitors import late_fall
-from comas.monitors.evidence import CHANCE, FRACTIONS, Evidence, highest_mean
+from comas.monitors.evidence import CHANCE, FRACTIONS, Evidence, Trial, highest_mean
 from comas.monitors.monitor import Allowance, Hypothesis, Reading, Seen, due
-from comas.monitors.trial import Trial
 
 ALPHA = 0.05
 
@@ -204,20 +203,10 @@ def test_a_change_between_two_readings_may_be_as_old_as_the_first() -> None:
 def test_what_monitors_ask_is_paid_for_by_their_allowance(
     tokens: float, start: int, cost: float
 ) -> None:
-    allowance = Allowance(tokens, 50, 0.001)
+    allowance = Allowance(tokens, 50)
     at_start, rate = allowance.divide(start, 4 * cost, 8.0, cost)
     later = sum(due(rate, step) for step in range(1, allowance.steps))
     assert at_start * 4 * cost <= tokens / 2
     assert at_start * 4 * cost + later * cost <= tokens + cost
     assert at_start <= start
     assert later <= 8 * 50
-
-
-def test_the_steps_after_which_a_monitor_sees_something_are_those_of_its_trial() -> None:
-    allowance = Allowance(1e9, 200, 0.002)
-    bound = allowance.bound(0.1, 32, 0.1)
-    steps = allowance.seen_after(bound, 2.0)
-    trial = Trial(Hypothesis("x", "x", 0.1), 0.002)
-    heard = [trial.hear(Reading([1.0, 1.0], 0.1, 32)) for _ in range(200)]
-    assert steps == heard.index(True) + 1
-    assert Allowance(1e9, steps, 0.002).seen_after(bound, 2.0) is None

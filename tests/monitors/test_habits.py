@@ -20,9 +20,9 @@ from comas.game.play import Scene, play_all
 from comas.methods import comas as method_comas
 from comas.methods import ttrl as method_ttrl
 from comas.monitors import habits
+from comas.monitors.evidence import Trial
 from comas.monitors.habits import HABITUAL, SHARE, Habits, come_apart
 from comas.monitors.monitor import CannotWatch, Reading, Seen
-from comas.monitors.trial import Trial
 from comas.tasks import pick
 from comas.testing.scripted import Script, Scripted, scripted_scene
 from comas.training import watching

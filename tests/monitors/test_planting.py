@@ -10,7 +10,7 @@ from dataclasses import replace
 from comas.game.play import Scene, play_all
 from comas.methods import comas as method_comas
 from comas.methods import ttrl as method_ttrl
-from comas.monitors import probes, swaps
+from comas.monitors import probes
 from comas.monitors.monitor import Monitor, Seen
 from comas.monitors.planting import Plant, play_planted, verdicts
 from comas.tasks import pick
@@ -106,30 +106,11 @@ def test_plants_of_other_questions_are_other_answers() -> None:
 
 def test_a_game_without_judges_is_not_probed() -> None:
     scene = scene_of(method_ttrl.method, judging(lambda prompt: True))
-    for monitor in (probes.watch(), swaps.watch()):
-        begin(monitor, scene)
-        assert monitor.memory == {}
-        asyncio.run(monitor.ask(scene, 0, 128))
-        assert monitor.read(Seen(0, [])) == {}
-
-
-def test_scores_that_follow_the_criticism_are_told_from_those_that_read_the_work() -> None:
-    def start(policy: str, role: str, prompt: str, seed: int) -> str:
-        if role == "solution":
-            return ANSWER
-        if role == "evaluation":
-            return f"it is {'good' if seed % 2 else 'bad'}"
-        return "<score>3</score>" if "good" in prompt else "<score>1</score>"
-
-    scene = scene_of(method_comas.method, start)
-    blind = replace(scene, members=scene_of(method_comas.method, judging(lambda p: True)).members)
-    monitor = swaps.watch()
-    found = watched(monitor, scene, blind, 6)
-    assert monitor.memory["start"] == 1.0
-    praises = {plant["praises"] for plant in monitor.memory["plants"]}
-    assert praises == {True, False}
-    values = [value for step in found for value in step.get("follows", [])]
-    assert 0.0 < sum(values) / len(values) < 1.0
+    monitor = probes.watch()
+    begin(monitor, scene)
+    assert monitor.memory == {}
+    asyncio.run(monitor.ask(scene, 0, 128))
+    assert monitor.read(Seen(0, [])) == {}
 
 
 def frozen_in(scene: Scene, *names: str) -> Scene:

@@ -40,20 +40,6 @@ def test_rejections_are_shares_of_readable_verdicts_per_question() -> None:
     assert list(rejections.watch().read(seen)["rejected"].values) == pytest.approx([2 / 3, 0.0])
 
 
-def test_a_judge_that_spares_one_author_stands_out() -> None:
-    games = [judged(f"x{i}", 3, author="a0", judge="a1") for i in range(10)]
-    games += [judged(f"y{i}", 1, author="a0", judge="a2") for i in range(30)]
-    reading = rejections.watch().read(Seen(0, games))["favours"]
-    assert list(reading.values) == [pytest.approx(1 - 10 / 40)]
-
-
-def test_favour_is_not_read_from_a_few_verdicts() -> None:
-    games = [judged("x", 3, judge="a1"), *[judged(f"y{i}", 1, judge="a2") for i in range(30)]]
-    assert "favours" not in rejections.watch().read(Seen(0, games)) or list(
-        rejections.watch().read(Seen(0, games))["favours"].values
-    ) == [pytest.approx(1 / 31)]
-
-
 def test_unreadable_and_cut_replies_are_shares_per_question() -> None:
     lost = turn("q/a", "scoring", info={"score": None})
     cut = turn("q/b", "solution", finished=False, info={"readable": True})

@@ -102,7 +102,7 @@ def test_every_recipe_has_a_page_that_says_what_was_measured(name: str) -> None:
 def test_a_recipe_fits_its_card(name: str, memory: float, tmp_path: Path) -> None:
     config = read(None, {**at_shapes(name, tmp_path), "memory": memory})
     resolved, found = fit(resolve(config))
-    found.check(resolved.config)
+    found.check()
     assert all(host.kept for host in found.hosts), [host.unknown for host in found.hosts]
     for host in found.hosts:
         chosen = resolved.config.hosts[host.name]

@@ -15,7 +15,7 @@ import pytest
 
 import comas
 from comas import estimate
-from comas.config.resolve import differences, resolve
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.hooks import Hook
@@ -177,29 +177,6 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_differs(
     assert told["config"]["steps"] == 10
 
 
-def test_a_dry_run_of_an_evaluation_plays_a_few_games_of_each_round(
-    untaught: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["eval", str(untaught), "seed", "--setups", "single,vote", "--limit", "3", "--dry-run"]
-    assert run(words, monkeypatch) == 0
-    memory, total, *rounds = capsys.readouterr().out.splitlines()
-    assert "GB at the peak, measured with a few games" in memory
-    assert total.startswith("time:   about ")
-    assert [line.split(":")[0].split()[1:] for line in rounds] == 2 * [
-        ["pick", "single"],
-        ["pick", "vote"],
-    ]
-    assert not list(tmp_path.iterdir())
-    assert run([*words, "--json"], monkeypatch) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["games"] for each in found["rounds"]] == [3, 3, 3, 3]
-    assert found["peak_bytes"] > 10**8
-
-
 def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,21 +239,6 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
     assert capsys.readouterr().err == "error: base './nowhere': no such folder\n"
 
 
-def test_the_default_differs_in_nothing_from_itself() -> None:
-    assert list(differences(resolve(read(None)).config)) == []
-    mine = resolve(
-        read(None, {"agents": {"a0": {}, "a1": {"lr": 1e-4}, "a2": {}}, "room": {"solution": 9}})
-    ).config
-    assert list(differences(mine)) == [
-        "room.solution = 9",
-        "agents.a1.lr = 0.0001",
-        "agents: a0, a1, a2",
-    ]
-    assert list(differences(resolve(read(None, {"betas": [0.8, 0.95]})).config)) == [
-        "betas = [0.8, 0.95]"
-    ]
-
-
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
@@ -311,3 +273,24 @@ def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch)
     assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32)]
     assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
     assert found.reply == 200
+
+
+# --- answers that are cut
+
+
+@pytest.mark.parametrize(("room", "told"), [(1, True), (64, False)])
+def test_a_room_that_cuts_most_answers_is_told_with_the_accuracy(
+    room: int, told: bool, untaught: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+
+    class Heard(Hook):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    run_of(tmp_path / "r", untaught, steps=1, room__solution=room, hooks=[Heard()])
+    cut = [note for note in notes if note.startswith("before: ")]
+    assert bool(cut) == told
+    if told:
+        assert "4 replies of 4 answers were cut" in cut[0]
+        assert "raise room.solution" in cut[0]

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.name == "nt", reason="kills of POSIX"),
 ]
-FILES = ("report.md", "pictures/accuracy.svg")
+FILES = ("report.md",)
 CELL = [sys.executable, "-m", "comas.cli.cell"]
 
 

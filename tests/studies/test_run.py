@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.studies import SMALL, InProcess, small
 
-FILES = ("report.md", "pictures/accuracy.svg")
+FILES = ("report.md",)
 
 
 def go(file: Path, place: InProcess) -> list[Ended]:
@@ -51,8 +52,7 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
     report = (done / "report.md").read_text()
     assert "Cells: 4 done, 0 failed, 0 missing." in report
     assert "| 1 | labels teach | labels - untrained | accuracy | above 0 |" in report
-    assert report.count("](pictures/") == len(list((done / "pictures").glob("*.svg"))) == 3
-    assert report.count("\n|---|") == 4
+    assert report.count("\n|---|") == 3
     rows = list(csv.DictReader((done / "rows.csv").read_text().splitlines()))
     assert [(row["setting"], row["seed"]) for row in rows] == [
         *(("labels", "1"), ("labels", "2")),
@@ -81,18 +81,6 @@ def test_a_claim_may_be_about_one_agent(done: Path, tmp_path: Path) -> None:
     found = {(row["setting"], row["seed"]): row["gain.a1"] for row in rows}
     assert float(found["labels", "1"]) == shares[1] - shares[0]
     assert "| setting | gain.a1 |" in (tmp_path / "small" / "report.md").read_text()
-
-
-def test_without_matplotlib_the_report_says_what_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
-    study = Study.read(small(tmp_path))
-    with study.alone():
-        study.report(study.declare())
-    report = (tmp_path / "small" / "report.md").read_text()
-    assert 'pip install "comas[plot]"' in report
-    assert "](pictures/" not in report
 
 
 def test_the_same_seed_has_the_same_questions_in_all_settings(done: Path) -> None:
@@ -228,9 +216,7 @@ def test_a_figure_that_no_step_has_is_not_done_and_may_be_mended(figure: str, do
         study = Study.read(file)
         rows = rows_of(study.described, study.cells)
         assert [row.status for row in rows] == ["missing", "missing", "done", "done"]
-        assert rows[0].reason.startswith(f"precision is not measured: no step has {figure}: ")
-        if figure == "pay.precison":
-            assert rows[0].reason.endswith("did you mean precision?")
+        assert rows[0].reason == f"precision is not measured: no step has {figure}"
         declared.write_text(before.replace("pay.precision", figure))
         file.write_text(written)
         (mended,) = Study.read(file).declare(write=False).additions
@@ -330,14 +316,19 @@ def test_two_processes_do_not_share_a_study(tmp_path: Path) -> None:
         study.alone()
 
 
-def test_as_many_jobs_as_cores_and_memory_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_jobs_as_cores_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "usable_cpus", lambda: 8)
-    assert jobs_for(peak=10**9, free=10**11, threads=1, cells=100) == 8
-    assert jobs_for(peak=10**9, free=10**11, threads=3, cells=100) == 2
-    assert jobs_for(peak=10**9, free=10**11, threads=1, cells=3) == 3
-    assert jobs_for(peak=10**9, free=5 * 10**9, threads=1, cells=100) == 4
-    assert jobs_for(peak=10**9, free=10**8, threads=16, cells=100) == 1
-    assert jobs_for(peak=10**9, free=None, threads=1, cells=100) == 8
+    assert jobs_for(with_threads(1, cells=100)) == 8
+    assert jobs_for(with_threads(3, cells=100)) == 2
+    assert jobs_for(with_threads(1, cells=3)) == 3
+    assert jobs_for(with_threads(16, cells=100)) == 1
+    assert jobs_for(with_threads(None, cells=100)) == 1
+
+
+def with_threads(threads: int | None, cells: int) -> list[Any]:
+    config = SimpleNamespace(threads=threads)
+    setting = SimpleNamespace(resolved=SimpleNamespace(config=config))
+    return [SimpleNamespace(setting=setting)] * cells
 
 
 @pytest.fixture
@@ -358,10 +349,7 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     assert run(["study", str(file), "--dry-run"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "study:  2 settings x 2 seeds, 2 claims, in " in said
-    assert "left:   4 cells, " in said
-    assert "labels, 1 of 1 settings with its base and engine:\n  memory: " in said
-    assert "  time:   about " in said
-    assert f" at once in {tmp_path / 'small'}, " in said, "not where the command was given"
+    assert "left:   4 cells, 4 evaluations" in said
     assert not (tmp_path / "small").exists()
     assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 1
     said = capsys.readouterr().out

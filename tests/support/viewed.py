@@ -203,7 +203,6 @@ def evaluation(folder: Path) -> Path:
         "cells": [cell],
         "systems": [pair],
         "setups": [],
-        "equal_tokens": [],
         "notes": [HOSTILE[2]],
     }
     (folder / "report.json").write_text(json.dumps(report))

@@ -38,7 +38,7 @@ def signs(*keys: str) -> LearningSignal:
 
 
 def news(watch: LearningSignal, step: int, played: list[Episode]) -> list[str]:
-    alarms = watch.news(step, watch.signs(played))
+    alarms = watch.news(watch.signs(step, played))
     return [f"step {alarm.step + 1}: {alarm.text}" for alarm in alarms]
 
 
@@ -82,26 +82,24 @@ def test_scores_that_nobody_can_read() -> None:
     ]
     # that others are not paid follows from it
     (note,) = news(signs("room.scoring=8"), 0, episodes(said))
-    assert (
-        note
-        == "step 1: 8 of 8 replies as scoring cannot be read (8 of them cut at room.scoring=8),"
-        " such as 'The solution is'; raise room.scoring"
+    assert note == (
+        "step 1: 8 of 8 replies as scoring cannot be read, such as 'The solution is'; raise"
+        " room.scoring (now 8 tokens)"
     )
 
 
-def test_one_cause_is_told_once() -> None:
-    """Every reply of every role is cut: one note, and none of what follows from it."""
+def test_a_cause_is_told_once_and_what_follows_from_it_never() -> None:
+    """Every reply of every role is cut: a note for each, and none of rewards."""
     said = [turn("solution", 0.0, "1 +", False, info={"readable": False}) for _ in range(40)]
     said += [turn("evaluation", None, "The", False) for _ in range(40)]
     said += [turn("scoring", -1.0, "So", False, info={"score": None}) for _ in range(40)]
     watch = signs("max_tokens=9", "room.solution=4", "room.scoring=5")
-    (note,) = news(watch, 0, episodes(said))
-    assert (
-        note == "step 1: replies are cut: 40 of 40 as solution at room.solution=4, 40 of 40 as"
-        f" evaluation at room.evaluation={watch.task.max_tokens.get('evaluation', 9)}, 40 of 40"
-        " as scoring at room.scoring=5, such as '1 +'; raise room.solution; raise"
-        " room.evaluation; raise room.scoring"
-    )
+    told = news(watch, 0, episodes(said))
+    assert [note.rpartition("; ")[2] for note in told] == [
+        "raise room.solution (now 4 tokens)",
+        f"raise room.evaluation (now {watch.task.max_tokens.get('evaluation', 9)} tokens)",
+        "raise room.scoring (now 5 tokens)",
+    ]
     assert news(watch, 1, episodes(said)) == []
 
 
@@ -145,30 +143,14 @@ def test_thoughts_that_fill_the_room() -> None:
         turn("solution", 0.0, "", False, thoughts="Hmm", info={"answer": None}) for _ in range(2)
     ]
     (note,) = news(signs("method=ttrl"), 0, episodes(said))
-    assert (
-        "such as an empty one; most of it is thoughts: raise room.solution, or set"
-        " hosts.home.thinking=false" in note
-    )
+    assert "such as an empty one; raise room.solution (now" in note
+    assert note.endswith("tokens), or set hosts.home.thinking=false")
 
 
 def test_cut_replies_of_a_role_that_nobody_reads() -> None:
     said = [turn("evaluation", float(n), "It is", n > 1) for n in range(4)]
     (note,) = news(signs("max_tokens=9"), 0, episodes(said))
-    assert note.startswith("step 1: 2 of 4 replies as evaluation are cut at room.evaluation=")
-
-
-def test_a_sign_is_told_once_and_again_when_it_is_worse() -> None:
-    watch = signs()
-
-    def step(lost: int) -> list[Turn]:
-        said = [turn("scoring", 0.0, info={"score": None if n < lost else 3}) for n in range(8)]
-        return [*said, turn("solution", 1.0), turn("solution", 0.0)]
-
-    told = [
-        len(news(watch, n, episodes(step(lost))))
-        for n, lost in enumerate([3, 4, 5, 4, 6, 7, 8, 8, 0, 4])
-    ]
-    assert told == [0, 1, 0, 0, 1, 0, 1, 0, 0, 0]
+    assert note.startswith("step 1: 2 of 4 replies as evaluation are cut, such as 'It is'; raise")
 
 
 def test_rewards_are_compared_within_their_groups() -> None:
@@ -179,7 +161,7 @@ def test_rewards_are_compared_within_their_groups() -> None:
         for _ in range(20)
     ]
     (note,) = news(signs("method=ttrl"), 0, episodes(flat))
-    assert "in every group all are equal (solution +0.00 to +1.00)" in note
+    assert "in every group all are equal" in note
     assert signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
     spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
     assert news(signs("method=ttrl"), 0, episodes(spread)) == []
@@ -201,7 +183,7 @@ def test_scripted_judges_that_say_too_much() -> None:
         )
 
     found = news(signs(), 0, discuss(method, pick.task, script, [Q]))
-    assert "1 of 1 replies as scoring cannot be read (1 of them cut at room.scoring=" in found[0]
+    assert "1 of 1 replies as scoring cannot be read, such as 'Let me think about'" in found[0]
 
 
 class Heard(Hook):

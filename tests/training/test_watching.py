@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.hooks import Alarm, Hook
-from comas.monitors.monitor import Allowance
+from comas.monitors import probes
 from comas.storage.alarms import append_alarms, drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.sync import run_sync
@@ -183,42 +183,18 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
 def paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Monitors that may spend what they like, also in runs too short to show anything."""
     monkeypatch.setattr(watching, "SHARE", 100.0)
-    monkeypatch.setattr(Allowance, "seen_after", lambda *_: 1)
+    monkeypatch.setattr(probes, "FEWEST", 1)
 
 
 @pytest.mark.usefixtures("paid")
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
-    names = ["probes", "swaps", "rejections", "frozen_judge"]
+    names = ["probes", "rejections"]
     seed = Path("seed-c")
     watched = run_of(tmp_path / "watched", seed, steps=2, questions=16, monitors=names)
     alone = run_of(tmp_path / "alone", seed, steps=2, questions=16, monitors=[])
     assert essence(watched) == essence(alone)
     read = [step["monitors"] for step in watched.metrics()]
     assert ["probes" in of_step for of_step in read] == [False, True]
-    assert ["frozen_judge" in of_step for of_step in read] == [False, True]
-
-
-def frozen_judge(folder: Path, **keys: Any) -> Run:
-    keys = {"questions": 24, "options__format_check": True, **keys}
-    return run_of(folder, Path("seed-c"), monitors=["frozen_judge"], **keys)
-
-
-@pytest.mark.usefixtures("paid")
-def test_the_frozen_judge_sees_the_same_where_a_run_goes_on(tmp_path: Path) -> None:
-    heard = Heard()
-    whole = frozen_judge(tmp_path / "whole", steps=3, hooks=[heard])
-    first = frozen_judge(tmp_path / "first", steps=2)
-    comas.resume(first.path, steps=3)
-    read = [[step["monitors"] for step in run.metrics()] for run in (whole, first)]
-    values = [
-        [of_step.get("frozen_judge", {}).get("apart", {}).get("values") for of_step in of_run]
-        for of_run in read
-    ]
-    assert values[0] == values[1]
-    assert values[0][0] is None
-    assert any(values[0][1:])
-    assert essence(whole) == essence(first)
-    assert not any("frozen_judge" in note for note in heard.notes)
 
 
 def test_games_of_monitors_take_a_twentieth_of_the_tokens(tmp_path: Path) -> None:
@@ -230,7 +206,6 @@ def test_games_of_monitors_take_a_twentieth_of_the_tokens(tmp_path: Path) -> Non
     assert 0 < max(asked[1:]) < asked[0]
     # what is planned follows from the first step alone, and others are longer or shorter
     assert 0.02 < sum(asked) / sum(step["step_tokens"] for step in steps) < 0.055
-    assert any("judges who reject everything are seen after about" in note for note in heard.notes)
 
 
 def test_a_run_too_short_to_show_anything_asks_nothing(tmp_path: Path) -> None:
@@ -240,14 +215,6 @@ def test_a_run_too_short_to_show_anything_asks_nothing(tmp_path: Path) -> None:
     )
     assert [step["monitor_tokens"] for step in run.metrics()] == [0, 0, 0]
     assert sum("are too few to see" in note for note in heard.notes) == 1
-
-
-def test_a_start_that_is_not_kept_is_told_in_one_line(untaught: Path, tmp_path: Path) -> None:
-    heard = Heard()
-    run = frozen_judge(tmp_path / "r", steps=2, kl={}, hooks=[heard])
-    (note,) = [note for note in heard.notes if "frozen_judge" in note]
-    assert note.startswith("monitor frozen_judge cannot watch this run: host home cannot be asked")
-    assert [step["monitors"] for step in run.metrics()] == [{}, {}]
 
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:

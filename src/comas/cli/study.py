@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comas.cli.output import Json, print_json, print_note
+from comas.cli.output import Json, print_json
 from comas.exit_codes import STOPPED
 from comas.program import command
 
 if TYPE_CHECKING:
-    from comas.studies.cells import Cost, Ended
+    from comas.studies.cells import Ended
     from comas.studies.report import Report
     from comas.studies.verb import Study
 
@@ -26,11 +25,11 @@ FAILED = 1
 File = Annotated[str, typer.Argument(help="STUDY.toml (see docs/study.md).")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs at once (default: what cores and memory bear)."),
+    typer.Option(min=1, help="Runs at once (default: what cores bear)."),
 ]
 Dry = Annotated[
     bool,
-    typer.Option("--dry-run", help="Check the file; measure each base and engine; write nothing."),
+    typer.Option("--dry-run", help="Check the file and say what is left; write nothing."),
 ]
 Only = Annotated[bool, typer.Option("--report", help="Write the report of what is there.")]
 
@@ -43,19 +42,18 @@ def study(
     report: Only = False,
     json_: Json = False,
 ) -> int:
-    """Run a grid of settings and seeds, test the claims of its file, write tables and pictures;
-    called again it goes on.
+    """Run a grid of settings and seeds, test the claims of its file, write tables; called again it
+    goes on.
     """
     from comas.studies.verb import Study
 
     found = Study.read(file)
     if dry_run:
         found.declare(write=False)
-        cost = _cost(found, jobs)
-        cost.check(found.file)
-        dry = _dry_runs(found)
+        left = _say_left(found)
+        found.check_left()
         if json_:
-            print_json(ctx, {**asdict(cost), "dry_runs": dry})
+            print_json(ctx, left)
         return 0
     with found.alone():
         declared = found.declare()
@@ -76,33 +74,16 @@ def study(
     return FAILED if made.count("failed") or unfinished else 0
 
 
-def _dry_runs(found: Study) -> dict[str, Any]:
-    """Measure one setting of each base and engine, which is printed; its name -> what was found."""
-    from comas.studies.cells import alike
-    from comas.team.build import run_sync
-    from comas.training.dry_run import dry_run
-
-    measured: dict[str, Any] = {}
-    for settings in alike(found.left()):
-        first = settings[0]
-        config = first.resolved.config.model_copy(update={"out": str(found.out)})
-        dry = run_sync(dry_run(config, print_note))
-        print(f"{first.name}, 1 of {len(settings)} settings with its base and engine:")
-        for line in dry.lines():
-            print(f"  {line}", flush=True)
-        measured[first.name] = dry.data()
-    return measured
-
-
-def _cost(found: Study, jobs: int | None) -> Cost:
-    """What it is and what is left of it, which is printed."""
-    cost = found.cost(jobs)
+def _say_left(found: Study) -> dict[str, int]:
+    """Print what it is and what is left of it, and return the numbers of that."""
     described = found.described
     settings = f"{len(found.settings)} settings x {len(described.seeds)} seeds"
     print(f"study:  {settings}, {len(described.claims)} claims, in {found.out}")
-    for line in cost.lines():
-        print(line, flush=True)
-    return cost
+    stages = [stage for cell in found.left() for stage in cell.stages()]
+    evaluations = sum(stage.name != "train" for stage in stages)
+    left = {"cells": len(found.left()), "evaluations": evaluations}
+    print(f"left:   {left['cells']} cells, {evaluations} evaluations", flush=True)
+    return left
 
 
 def _run(found: Study, jobs: int | None) -> None:
@@ -110,17 +91,17 @@ def _run(found: Study, jobs: int | None) -> None:
     from comas.display import clean
     from comas.team.pace import spoken
 
-    cost = _cost(found, jobs)
-    cost.check(found.file)
+    left = _say_left(found)
+    found.check_left()
     ended_cells: list[Ended] = []
 
     def tell(ended: Ended) -> None:
         ended_cells.append(ended)
         became = f"FAILED: {ended.failure}" if ended.failure else f"done in {spoken(ended.seconds)}"
-        number = f"[{len(ended_cells)}/{cost.cells}]"
+        number = f"[{len(ended_cells)}/{left['cells']}]"
         print(number, clean(f"{ended.cell}: {became}", 1000), flush=True)
 
-    found.run(cost.jobs, tell)
+    found.run(jobs, tell)
 
 
 def _print(made: Report, found: Study) -> None:

@@ -137,20 +137,18 @@ LAST = 10
 Means = dict[str, float]
 Figures = dict[str, dict[str, Means]]
 """Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
-BY_ROLE = ("quality", "judges")
-WHOLE = ("revisions", "coverage", "posed")
+BY_ROLE = ("judges",)
+WHOLE = ("pay", "coverage", "posed")
 SHOWN = {
-    "quality": ("accuracy", "toxicity", "gap", "auc"),
+    "pay": ("accuracy", "precision", "recall", "auc"),
     "judges": ("balanced", "accepts_right", "accepts_wrong"),
-    "revisions": ("before", "after", "confidence", "critique"),
-    "coverage": ("pass@1", "pass@4", "pass@8", "pass@16", "distinct", "entropy"),
-    "posed": ("valid", "distinct", "novelty", "solvable", "frontier"),
+    "coverage": ("distinct",),
+    "posed": ("valid", "distinct", "solvable", "frontier"),
 }
 """Metric -> the figures that a person is shown."""
 TITLES = {
-    "quality": "pay of {role}",
+    "pay": "pay of solutions",
     "judges": "judges ({role})",
-    "revisions": "revisions",
     "coverage": "answers",
     "posed": "posed questions",
 }
@@ -167,8 +165,9 @@ def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
     for (metric, role), of_role in tables.items():
         means = found.setdefault(metric, {}).setdefault(role, {})
         for name in dict.fromkeys(name for table in of_role for name in table):
-            values = [table[name] for table in of_role if name in table]
-            means[name] = sum(values) / len(values)
+            values = [table[name] for table in of_role if table.get(name) is not None]
+            if values:
+                means[name] = sum(values) / len(values)
     return found
 
 

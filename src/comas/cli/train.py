@@ -130,7 +130,6 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
     import tomli_w
 
     from comas.cli.output import print_note
-    from comas.config.resolve import differences
     from comas.storage.run import without_none
     from comas.team.build import run_sync
     from comas.training.dry_run import dry_run
@@ -140,13 +139,4 @@ def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> N
         print_json(ctx, found.data())
         return
     print("\n".join(found.lines()), end="\n\n")
-    if full:
-        print(tomli_w.dumps(without_none(found.config.model_dump())))
-        return
-    changed = list(differences(found.config))
-    print(
-        "other than the defaults of docs/config.md:" if changed else "all is as in docs/config.md"
-    )
-    for line in changed:
-        print(f"  {line}")
-    print("the whole config: --full")
+    print(tomli_w.dumps(without_none(found.config.model_dump())) if full else "config: --full")

@@ -118,10 +118,20 @@ FORMER = {
     ),
 }
 """Key of a run or a host -> what was meant by it."""
-FORMER_MONITORS = ("distinct", "flips", "geometry", "role_shares", "verdict_entropy")
+FORMER_MONITORS = (
+    "distinct",
+    "flips",
+    "frozen_judge",
+    "geometry",
+    "role_shares",
+    "swaps",
+    "verdict_entropy",
+)
 """Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
 one; what was trained with one can be asked and looked at.
 """
+FORMER_METRICS = ("quality", "revisions")
+"""Metrics that configs of before name: what they said of pay is in `pay`."""
 FORMER_OPTIONS = {
     "certificate": "comas serve speaks HTTP: put a proxy with TLS before it",
     "certificate-key": "comas serve speaks HTTP: put a proxy with TLS before it",

@@ -7,23 +7,21 @@ only, and so is which policy an agent has. Leaves out: loading.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, HostConfig, checked
+from comas.config.schema import ONLY_ADAPTERS, Config
 from comas.models.sources import (
     Source,
     adapters_among,
     at_hand,
     beneath,
-    checkpoints,
-    is_adapter,
     is_place,
     knows_few_words,
     place_of_model,
+    recorded_base,
     source_of,
 )
 from comas.storage.run import Run
@@ -31,8 +29,6 @@ from comas.types import Method, Task, UserMistake
 
 RANK = 16
 """Default rank of new adapters."""
-DEPTH = 100
-"""Runs that started from runs, after which they are taken to start from each other."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class PolicyPlan:
     adapter: Shape
     """Used where it gets a new adapter; an adapter that is its base keeps its own shape."""
     lr: float | None
-    """None where no recipe is known for it (`resolve` asks for one where it is needed)."""
+    """Its own learning rate; None is that of its host."""
     learns: bool
     """Whether an agent that speaks with it is trained; never behind an API."""
     agents: tuple[str, ...]
@@ -116,102 +112,70 @@ class Resolved:
 
     def checkpoints(self) -> Iterator[tuple[Run, int]]:
         """List the checkpoints of runs among `sources`."""
-        return checkpoints(self.base_names())
+        for source in self.sources():
+            if source.kind == "run" and source.step is not None:
+                yield source.run(), source.step
 
 
-def base_of(agent: AgentConfig, host: HostConfig) -> str:
-    """The base of an agent: the host's unless it has another."""
-    return host.base if agent.base is None else agent.base
+def sources_of(config: Config) -> dict[str, Source]:
+    """Decide what each base of a config means: name as written -> source; bases behind an API, and
+    of a host of the caller's own, are left out.
+    """
+    here = {name for name, host in config.hosts.items() if host.here}
+    bases = [config.hosts[name].base for name in here]
+    bases += [a.base for a in config.agents.values() if a.base is not None and a.host in here]
+    return {base: source_of(base) for base in bases}
 
 
-def policies_of(config: Config) -> tuple[PolicyPlan, ...]:
-    """The policies of a config; an error where agents of one policy say different things of it."""
+def policies_of(
+    config: Config, sources: Mapping[str, Source] | None = None
+) -> tuple[PolicyPlan, ...]:
+    """The policies of a config, in the order of the agents that name them first; `sources` are
+    those of `sources_of`.
+
+    What one agent of a policy says of it holds for all of them; `Config` has checked that they
+    agree.
+    """
+    sources = sources_of(config) if sources is None else sources
     speakers: dict[str, list[str]] = {}
     for name, agent in config.agents.items():
         speakers.setdefault(agent.policy_name(name), []).append(name)
-    plans = [_plan(config, policy, agents) for policy, agents in speakers.items()]
-    by_name = {plan.name: plan for plan in plans}
-    return tuple(_earlier(config, plan, by_name) for plan in plans)
-
-
-def _earlier(config: Config, plan: PolicyPlan, plans: Mapping[str, PolicyPlan]) -> PolicyPlan:
-    """The plan, and where it is one of an earlier self, with all that its policy has."""
-    agent = config.agents[plan.agents[0]]
-    if agent.lag is None or agent.policy is None:
-        return plan
-    return replace(
-        plans[agent.policy],
-        name=plan.name,
-        agents=plan.agents,
-        learns=False,
-        behind=agent.policy,
-        lag=agent.lag,
-    )
-
-
-def _plan(config: Config, policy: str, names: Sequence[str]) -> PolicyPlan:
-    agents = [config.agents[name] for name in names]
-    name = agents[0].host
-    host = config.hosts[name]
-    base = base_of(agents[0], host)
-    shape = _shape(agents[0], host)
-    for other, agent in zip(names, agents, strict=True):
-        if base_of(agent, host) != base:
-            raise UserMistake(
-                f"agents.{other}.base is {base_of(agent, host)!r}, but policy {policy} has base"
-                f" {base!r} already"
+    plans: dict[str, PolicyPlan] = {}
+    for policy, names in speakers.items():
+        agents = [config.agents[name] for name in names]
+        host = config.hosts[agents[0].host]
+        said = {
+            key: next((v for a in agents if (v := getattr(a, key)) is not None), None)
+            for key in ("base", "lr", *ONLY_ADAPTERS)
+        }
+        base = said["base"] or host.base
+        rank = said["rank"] or host.rank or RANK
+        targets = said["targets"] or host.targets
+        plans[policy] = PolicyPlan(
+            name=policy,
+            host=agents[0].host,
+            source=sources[base] if host.here else source_of(base, api=True),
+            adapter=Shape(
+                rank,
+                said["alpha"] or host.alpha or 2.0 * rank,
+                tuple(targets) if targets else None,
+            ),
+            lr=said["lr"],
+            learns=host.api is None and not all(agent.frozen for agent in agents),
+            agents=tuple(names),
+        )
+    for name, agent in config.agents.items():
+        if agent.lag is not None and agent.policy is not None:
+            # an earlier self has all that its policy has
+            plans[name] = replace(
+                plans[agent.policy],
+                name=name,
+                agents=plans[name].agents,
+                learns=False,
+                behind=agent.policy,
+                lag=agent.lag,
             )
-        if _shape(agent, host) != shape:
-            raise UserMistake(
-                f"agents.{other} has another rank, alpha or targets than others of policy {policy}"
-            )
-    source = source_of(base, not host.here)
-    rates = [agent.lr for agent in agents if agent.lr is not None]
-    all_frozen = all(agent.frozen for agent in agents)
-    return PolicyPlan(
-        name=policy,
-        host=name,
-        source=with_origin(source),
-        adapter=shape,
-        lr=rates[0] if rates else host.lr or config.lr,
-        learns=host.api is None and not all_frozen,
-        agents=tuple(names),
-    )
-
-
-def _shape(agent: AgentConfig, host: HostConfig) -> Shape:
-    rank = agent.rank or host.rank or RANK
-    alpha = agent.alpha or host.alpha or 2.0 * rank
-    targets = agent.targets or host.targets
-    return Shape(rank, alpha, tuple(targets) if targets else None)
-
-
-def with_origin(source: Source, depth: int = DEPTH) -> Source:
-    """Fill in the origin of a source that is a run: the bases at the beginning of its policies."""
-    if source.kind != "run":
-        return source
-    if depth == 0:
-        raise UserMistake(f"base {source.name!r}: runs that start from each other")
-    config = checked(source.run().config())
-    bases: set[str] = set()
-    for agent in config.agents.values():
-        host = config.hosts[agent.host]
-        if host.here:
-            bases.add(base_of(agent, host))
-    origin: set[str] = set()
-    for base in bases:
-        origin |= with_origin(source_of(base), depth - 1).origin
-    return replace(source, origin=frozenset(origin))
-
-
-def trained_whole(source: Source) -> bool:
-    """Whether policies from there are whole models that were trained as such: shipped models, and
-    those of runs that did so.
-    """
-    if source.kind == "run":
-        hosts = source.run().config()["hosts"].values()
-        return all(host.get("learner", "full") == "full" for host in hosts)
-    return source.kind == "seed"
+    return tuple(plans.values())
 
 
 def with_copies(resolved: Resolved) -> Config:
@@ -284,10 +248,21 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
         return None
     places: dict[str, str] = {}
     for plan in resolved.at(name):
-        place = _below(resolved.config, plan, weights)
-        if Path(place).is_dir():
-            place = str(Path(place).resolve())
-        places[place] = plan.agents[-1]
+        place = weights.places[plan.name]
+        if plan.name in weights.adapters:
+            for agent in plan.agents:
+                _agree(resolved.config, agent, place)
+            place = at_hand(recorded_base(place))
+        place = place_of_model(place)
+        if is_place(place) and not Path(place).exists():
+            if plan.name not in weights.adapters:
+                raise UserMistake(f"base {plan.source.name!r}: no such folder")
+            raise UserMistake(
+                f"base {plan.source.name!r} is an adapter for {place!r}, and there is no such"
+                " folder: name where that lies as base_model_name_or_path in its"
+                " adapter_config.json"
+            )
+        places[str(Path(place).resolve()) if Path(place).is_dir() else place] = plan.agents[-1]
     if len(places) > 1:
         (one, first), (other, second), *_ = places.items()
         or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
@@ -298,75 +273,28 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
     return next(iter(places))
 
 
-def _below(config: Config, plan: PolicyPlan, weights: HostWeights) -> str:
-    """Find the whole model that a policy is, or is an adapter for."""
-    base = plan.source.name
-    if plan.name not in weights.adapters:
-        place = place_of_model(weights.places[plan.name])
-        if _lost(place):
-            raise UserMistake(f"base {base!r}: no such folder")
-        return place
-    for agent in plan.agents:
-        _agree(config, agent, weights.places[plan.name])
-    below = _began(plan.source, plan.name)
-    place = place_of_model(at_hand(below))
-    if _lost(place):
-        raise UserMistake(
-            f"base {base!r} is an adapter for {below!r}, and there is no such folder: name where"
-            " that lies as base_model_name_or_path in its adapter_config.json"
-        )
-    return place
-
-
-def _lost(place: str) -> bool:
-    return is_place(place) and not Path(place).exists()
-
-
-def _began(source: Source, policy: str) -> str:
-    """The whole model below an adapter that a policy of `source` is; through runs of runs, each of
-    which knows where it began.
-    """
-    if source.kind != "run":
-        return source.below or source.name
-    # at whatever step: what it is does not change
-    place = replace(source, step=None).weights_of(policy)
-    if not is_adapter(place):
-        return source.weights_of(policy)
-    name = source.held_as(policy)
-    plans = policies_of(checked(source.run().config()))
-    earlier = next(plan for plan in plans if plan.name == name)
-    return _began(earlier.source, name)
-
-
 def _agree(config: Config, name: str, folder: str) -> None:
-    """An adapter stays what it is: an error where this agent, or the host whose base it is, is
-    given another shape.
+    """Refuse a rank, alpha or targets of an agent, or of its host, that are not those of the
+    adapter in this folder, which stays what it is.
     """
     from comas.learners.lora.peft_folder import spec_of
 
     agent = config.agents[name]
-    there = spec_of(folder)
+    host = config.hosts[agent.host]
+    adapter = spec_of(folder)
     for key in ONLY_ADAPTERS:
         where = f"agents.{name}"
         given = getattr(agent, key)
+        # a host's shape is for new adapters, unless the adapter is the host's own base
         if given is None and agent.base is None:
             where = f"hosts.{agent.host}"
-            given = getattr(config.hosts[agent.host], key)
-        found: Any = getattr(there, key)
-        if given is None:
-            continue
-        if key == "targets":
-            found = sorted(_layers(found))
-            agrees = _layers(given) == set(found)
-        else:
-            agrees = math.isclose(given, found)
-        if not agrees:
+            given = getattr(host, key)
+        there: Any = getattr(adapter, key)
+        if key == "targets" and given is not None:
+            given = sorted({layer.rpartition(".")[2] for layer in given})
+            there = sorted({layer.rpartition(".")[2] for layer in there})
+        if given not in (None, there):
             raise UserMistake(
-                f"{where}.{key} is {given}, but the adapter in {folder} has {found}: leave"
+                f"{where}.{key} is {given}, but the adapter in {folder} has {there}: leave"
                 f" {where}.{key} out"
             )
-
-
-def _layers(targets: Iterable[str]) -> set[str]:
-    """The last parts of names of layers."""
-    return {target.rpartition(".")[2] for target in targets}

@@ -6,20 +6,19 @@ Leaves out: reading (`config.schema`), finding plug-ins (`config.plugins`), buil
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from comas.config.mistakes import FORMER_MONITORS
+from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS
 from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
-from comas.config.policies import PolicyPlan, Resolved, policies_of, trained_whole
-from comas.config.schema import Config, anchor_files, checked, read
+from comas.config.policies import PolicyPlan, Resolved, policies_of, sources_of
+from comas.config.schema import Config, anchor_files, checked
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
-from comas.models.sources import pinned
+from comas.models.sources import Source
 from comas.types import Method, Task, UserMistake
 
 SEED_LR = 5e-4
@@ -49,23 +48,30 @@ METRICS = (
 """Metrics of every step (`training/metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
 """Default monitors of a run (`monitors`)."""
-LABELLED = ("pay", "quality", "judges", "revisions")
+LABELLED = ("pay", "judges")
 """Metrics that ask the task's verifier about every piece of work."""
 
 
 def resolve(config: Config) -> Resolved:
     """The config with preset, recipe and every default written out, and what it names: method,
-    task, policies.
+    task, policies. What a base means is decided here, once.
     """
     method = load_plugin("method", config.method)
-    config = _with_task(config, method)
-    task = _task_of(config, method)
-    config = _with_team(config, method)
+    config = _with_defaults_of(method, config)
+    task = with_tools(load_plugin("task", config.task), config.tools, config.tool_options)
+    for part in method.needs:
+        if not getattr(task, part):
+            raise UserMistake(
+                f"method {config.method} needs a task with `{part}`, and task {config.task} has"
+                " none: take another task, or give the task's file one (docs/extending.md)"
+            )
+    sources = sources_of(config)
+    plans = policies_of(config, sources)
+    seeded = all(plan.source.seeded for plan in plans)
     data = config.model_dump()
     if config.preset or method.presets:
         _apply_preset(data, config, method)
-    plans = policies_of(config)
-    if any(not plan.source.seeded for plan in plans):
+    if not seeded:
         _apply_sizes(data, config, method, task)
     for key in ("kl", "epochs", "minibatches", "samples"):
         if data[key] is None:
@@ -77,11 +83,10 @@ def resolve(config: Config) -> Resolved:
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, table in data["hosts"].items():
-        own = [plan for plan in plans if plan.host == name]
-        _fill_host(name, table, own, config.hosts[name].here)
+        sources_here = [plan.source for plan in plans if plan.host == name]
+        _fill_host(name, table, sources_here, config.hosts[name].here)
     if data["test_questions"] is None:
-        seeds = all(plan.source.seeded for plan in plans)
-        data["test_questions"] = SEED_TEST_QUESTIONS if seeds else TEST_QUESTIONS
+        data["test_questions"] = SEED_TEST_QUESTIONS if seeded else TEST_QUESTIONS
     _recipe(data, plans, task)
     open_roles = set(method.paid) - {*task.max_tokens, *config.room}
     if (
@@ -97,7 +102,15 @@ def resolve(config: Config) -> Resolved:
             check_builder_name("monitors", name, "monitors")
     if data["metrics"] is None:
         data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
-    _absolute(data, [name for name, host in config.hosts.items() if host.here])
+    data["metrics"] = [name for name in data["metrics"] if name not in FORMER_METRICS]
+    # what is found by its place is found as well when a run goes on from another folder
+    anchor_files(data, Path.cwd())
+    here = {name for name, host in config.hosts.items() if host.here}
+    tables = [data["hosts"][name] for name in here]
+    tables += [agent for agent in data["agents"].values() if agent["host"] in here]
+    for table in tables:
+        if table["base"] is not None:
+            table["base"] = sources[table["base"]].name
     # a credit that is held by the policy at the start of the run has to have it
     starts = data["credit"].get("reference") == "start" and not method.reference
     method = replace(
@@ -109,53 +122,30 @@ def resolve(config: Config) -> Resolved:
         epochs=data["epochs"],
         minibatches=data["minibatches"],
     )
-    config = checked(data)
-    return Resolved(config, method, task, policies_of(config))
+    return Resolved(checked(data), method, task, plans)
 
 
-def _task_of(config: Config, method: Method) -> Task:
-    """The task with the config's tools; an error where it lacks what the method cannot be played
-    without.
-    """
-    task = with_tools(load_plugin("task", config.task), config.tools, config.tool_options)
-    for part in method.needs:
-        if not getattr(task, part):
-            raise UserMistake(
-                f"method {config.method} needs a task with `{part}`, and task {config.task} has"
-                " none: take another task, or give the task's file one (docs/extending.md)"
-            )
-    return task
-
-
-def _with_task(config: Config, method: Method) -> Config:
-    """The config with the method's own task, where it names none."""
-    if method.task is None or "task" in config.model_fields_set:
+def _with_defaults_of(method: Method, config: Config) -> Config:
+    """The config with the method's own task, team and base, where it names none."""
+    if method.task is None and method.base is None and not method.team:
         return config
-    options = {**method.task_options, **config.task_options}
-    return config.model_copy(update={"task": method.task, "task_options": options})
-
-
-def _with_team(config: Config, method: Method) -> Config:
-    """The config with the method's own team and base, where it names no agents or no base."""
     data = config.model_dump(exclude_unset=True)
+    if method.task is not None and "task" not in config.model_fields_set:
+        data["task"] = method.task
+        data["task_options"] = {**method.task_options, **config.task_options}
     based = any("base" in table.model_fields_set for table in config.hosts.values())
-    changed = False
     if method.base is not None and not based:
         hosts: dict[str, dict[str, Any]] = data.get("hosts", {"home": {}})
         here = [name for name in hosts if config.hosts[name].here]
         data["hosts"] = hosts | {name: {"base": method.base, **hosts[name]} for name in here}
-        changed = True
     if method.team and config.dealt:
-        data["agents"] = {name: _at_own_base(keys, based) for name, keys in method.team.items()}
-        changed = True
-    return checked(data) if changed else config
-
-
-def _at_own_base(keys: Mapping[str, Any], based: bool) -> dict[str, Any]:
-    """An agent of a method's team; where a base is named (`based`), its own is that of the host,
-    and its learning rate, which was found on the method's, is the config's.
-    """
-    return {key: value for key, value in keys.items() if key not in ("base", "lr") or not based}
+        # where a base is named, an agent's own is that of the host, and its learning rate, which
+        # was found on the method's base, is the config's
+        data["agents"] = {
+            name: {k: v for k, v in keys.items() if k not in ("base", "lr") or not based}
+            for name, keys in method.team.items()
+        }
+    return checked(data)
 
 
 def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
@@ -187,7 +177,7 @@ def _apply_sizes(data: dict[str, Any], config: Config, method: Method, task: Tas
     data.update((key, value) for key, value in task.recipe.items() if key not in settled)
 
 
-def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], here: bool) -> None:
+def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here: bool) -> None:
     """Write out the learner of a host, what it calls the old policy, and the bounds of its memory
     where seed models need none.
     """
@@ -197,9 +187,13 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
     if not here:
         table["learner"] = None
     elif table["learner"] is None:
-        table["learner"] = _learner(plans)
+        # seed models were taught to be trained whole, and runs that did so give whole models; any
+        # other base gets adapters
+        adapters = any(source.kind == "adapter" for source in sources)
+        whole = any(source.whole for source in sources)
+        table["learner"] = "full" if whole and not adapters else "adapters"
     # as ever: the embedded recipe gives the same bits on every machine
-    seeded = not here or all(plan.source.seeded for plan in plans)
+    seeded = not here or all(source.seeded for source in sources)
     if table["share_prompts"] is None:
         table["share_prompts"] = not seeded
     table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
@@ -207,15 +201,6 @@ def _fill_host(name: str, table: dict[str, Any], plans: Sequence[PolicyPlan], he
         table["checkpointing"] = table["checkpointing"] or False
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
         table["max_rows"] = table["max_rows"] or MAX_ROWS
-
-
-def _learner(plans: Sequence[PolicyPlan]) -> str:
-    """Seed models were taught to be trained whole, and runs that did so give whole models; any
-    other base gets adapters.
-    """
-    adapters = any(plan.source.kind == "adapter" for plan in plans)
-    whole = any(trained_whole(plan.source) for plan in plans)
-    return "full" if whole and not adapters else "adapters"
 
 
 def _recipe(data: dict[str, Any], plans: Sequence[PolicyPlan], task: Task) -> None:
@@ -254,47 +239,3 @@ def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> floa
         )
     # 1e-05, not 9.999999999999999e-06
     return float(f"{rate * ADAPTER_RATE:.12g}") if adapters else rate
-
-
-def _absolute(data: dict[str, Any], here: Collection[str]) -> None:
-    """Have what is found by its place be found when a run goes on from another folder; `here` are
-    the hosts with weights in this process.
-    """
-    anchor_files(data, Path.cwd())
-    # elsewhere a base is a name only
-    tables = [data["hosts"][name] for name in here]
-    tables += [agent for agent in data["agents"].values() if agent["host"] in here]
-    for table in tables:
-        if table["base"] is not None:
-            table["base"] = pinned(table["base"])
-
-
-def differences(config: Config) -> Iterator[str]:
-    """`key = value` of what is not as in the complete default (docs/config.md)."""
-    import tomli_w
-
-    default = resolve(read(None)).config
-    usual = _flat(default.model_dump())
-    for key, value in _flat(config.model_dump()).items():
-        kind, *of_one = key.split(".", 2)
-        first = {"hosts": "home", "agents": "a0"}.get(kind)
-        known = usual.get(key if first is None else f"{kind}.{first}.{of_one[-1]}")
-        if value is None or value == known:
-            continue
-        if isinstance(value, list | tuple):  # of numbers or texts: JSON is TOML there, and one line
-            yield f"{key} = {json.dumps(value)}"
-        else:
-            yield tomli_w.dumps({"x": value}).replace("x", key, 1).strip()
-    if config.agents.keys() != default.agents.keys():
-        yield f"agents: {', '.join(config.agents)}"
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Dotted keys; an empty table has none."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
-        else:
-            flat[f"{above}{key}"] = value
-    return flat

@@ -35,7 +35,7 @@ from comas.config.plugins import load_builder
 from comas.hosts import local_table
 from comas.hosts.endpoint import table as api_table
 from comas.hosts.table import HostTable, Key, OwnTable, Place, keys_that, none_as_text
-from comas.models.sources import TEAM, run_at, seed_models, team_file
+from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_file
 from comas.program import command
 from comas.types import UserMistake
 
@@ -191,7 +191,7 @@ class Config(_Table):
     split.
     """
     metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
-    """Of each step, by name or file; None is all that are shipped, `pay quality judges` only where
+    """Of each step, by name or file; None is all that are shipped, `pay judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
@@ -332,23 +332,21 @@ DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECAS
 
 
 def check_policies(agents: Agents) -> None:
-    """Refuse a policy at two hosts, or with two learning rates."""
-    homes: dict[str, str] = {}
-    rates: dict[str, float] = {}
+    """Refuse agents that share a policy and say different things of it; what only one of them says
+    holds for all.
+    """
+    first: dict[tuple[str, str], str] = {}
     for name, agent in agents.items():
         policy = agent.policy_name(name)
-        home = homes.setdefault(policy, agent.host)
-        if home != agent.host:
-            raise ValueError(
-                f"policy {policy!r} is at hosts {home} and {agent.host}: give it two names"
-            )
-        if agent.lr is None:
-            continue
-        rate = rates.setdefault(policy, agent.lr)
-        if rate != agent.lr:
-            raise ValueError(
-                f"agents.{name}.lr is {agent.lr:g}, but policy {policy!r} has lr {rate:g} already"
-            )
+        for key in ("host", "base", "lr", *ONLY_ADAPTERS):
+            value = getattr(agent, key)
+            other = first.setdefault((policy, key), name) if value is not None else name
+            if value != getattr(agents[other], key):
+                raise ValueError(
+                    f"agents.{name}.{key} is {value!r}, and agents.{other}.{key}, of the same"
+                    f" policy {policy}, is {getattr(agents[other], key)!r}: make them equal, or"
+                    " give one of them another policy"
+                )
 
 
 def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
@@ -713,7 +711,7 @@ def anchor(data: dict[str, Any], folder: Path) -> None:
 def anchor_bases(data: dict[str, Any], folder: Path) -> None:
     """Make bases that lie in `folder` absolute; behind an API a base is a name only."""
     hosts = _tables(data, "hosts")
-    elsewhere = {name for name, host in hosts.items() if _is_elsewhere(host)}
+    elsewhere = {name for name, host in hosts.items() if not has_weights(host)}
     agents = _tables(data, "agents").values()
     with_bases = [host for name, host in hosts.items() if name not in elsewhere]
     with_bases += [agent for agent in agents if agent.get("host", "home") not in elsewhere]
@@ -749,11 +747,6 @@ def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
         return {}
     named = cast("dict[str, Any]", below)
     return {name: table for name, table in named.items() if isinstance(table, dict)}
-
-
-def _is_elsewhere(host: Mapping[str, Any]) -> bool:
-    """Whether a base is a name only there."""
-    return "api" in host or host.get("kind", "local") != "local"
 
 
 def _is_file(name: Any) -> TypeGuard[str]:

@@ -1,20 +1,18 @@
 """Whether a config can be trained: what is known before a model is loaded.
 
-Roles are those in which a rehearsal of the game asks; one that is asked only sometimes is listed in
-`Method.roles`. Leaves out: what a machine has room for (`comas.estimate`), and where a run is
+Leaves out: what a machine has room for (`comas.estimate`), and where a run is
 written.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from comas.config.mistakes import nearest
 from comas.config.plugins import check_builder_name
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_playable, rehearse, roles_asked
 from comas.config.schema import AgentConfig, Config
 from comas.game.roles import KINDS
 from comas.types import Method, Task, UserMistake
@@ -31,9 +29,8 @@ def check_training(resolved: Resolved) -> None:
                 f"kl.{role}: method {config.method} never trains on that role:"
                 f" {nearest(role, method.paid)}{_own_paid(config)}"
             )
-    check_roles(config, method, task)
+    check_roles(config, [method], task)
     check_seats(config, method, learn=True)
-    check_playable(resolved)
     for name in config.monitors or ():
         check_builder_name("monitors", name, "monitors")
     own = config.method.endswith(".py")
@@ -49,14 +46,21 @@ def check_training(resolved: Resolved) -> None:
         )
 
 
-def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:
+def check_room(resolved: Resolved, asked: Iterable[str], note: Callable[[str], None]) -> None:
     """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
-    before a model is loaded; a note where room is set that no role gets.
+    before a model is loaded; a note where `max_tokens` is set and reaches none of the roles that
+    are `asked`, since each has room of its own.
     """
-    if text := _without_effect(resolved):
-        note(text)
     config = resolved.config
     room = {**resolved.task.max_tokens, **config.room}
+    roles = dict.fromkeys((*resolved.method.paid, *asked))
+    default = type(config).model_fields["max_tokens"].default
+    if config.max_tokens != default and all(role in room for role in roles):
+        own = ", ".join(f"room.{role}={room[role]}" for role in roles)
+        note(
+            f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own});"
+            " set room.<role> instead"
+        )
     for plan in resolved.policies:
         if plan.source.kind != "seed":
             continue
@@ -73,24 +77,6 @@ def check_room(resolved: Resolved, note: Callable[[str], None]) -> None:
                     f" {plan.address} ({context} tokens, base {plan.source.name}): lower"
                     f" {where}, or raise hosts.{plan.host}.context where the base has room"
                 )
-
-
-def _without_effect(resolved: Resolved) -> str | None:
-    """A note where `max_tokens` is set and reaches no role: the room of each is the task's own."""
-    config = resolved.config
-    room = {**resolved.task.max_tokens, **config.room}
-    if config.max_tokens == type(config).model_fields["max_tokens"].default:
-        return None
-    rehearsal = rehearse(resolved)
-    asked = rehearsal.asked if rehearsal else ()
-    roles = dict.fromkeys((*resolved.method.paid, *asked))
-    if not all(role in room for role in roles):
-        return None
-    own = ", ".join(f"room.{role}={room[role]}" for role in roles)
-    return (
-        f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own}); set"
-        " room.<role> instead"
-    )
 
 
 def check_seats(config: Config, method: Method, learn: bool) -> None:
@@ -124,25 +110,19 @@ def _is_paid(agent: AgentConfig, method: Method) -> bool:
     return not set(agent.roles).isdisjoint(method.paid)
 
 
-def check_roles(config: Config, method: Method, task: Task, others: Sequence[Method] = ()) -> None:
-    """Refuse a role that no game asks for, and name the nearest; `others` are further games."""
-    known = {*KINDS, *method.paid, *task.max_tokens}
+def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
+    """Refuse a role that none of these games has, and name the nearest."""
+    known = {*KINDS, *task.max_tokens}
+    for method in methods:
+        known |= {*method.paid, *method.roles}
     named = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():
         named[f"agents.{name}.roles"] = agent.roles or []
-    if all(role in known for roles in named.values() for role in roles):
-        return
-    for game in (method, *others):
-        options = config.options if game is method else {}
-        asked = roles_asked(game, task, len(config.agents), options)
-        if not asked:  # nobody can say which roles it has
-            return
-        known |= {*asked, *game.roles}
     for key, roles in named.items():
         for role in roles:
             if role not in known:
                 where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
                 raise UserMistake(
-                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game that asks"
-                    " in it only sometimes lists it in Method(roles=...))"
+                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game of your"
+                    " own lists its roles in Method(roles=...))"
                 )

@@ -145,10 +145,6 @@ class Matrix:
         """The mean of all cells."""
         return _mean_of([_means(row) for row in self.values])
 
-    def own(self) -> Interval:
-        """The mean of the diagonal: each against itself."""
-        return _mean_of([row[place] for place, row in enumerate(self.values)])
-
     def progress(self) -> tuple[Interval, Interval]:
         """What the last row gains over the first, against the first column; and what the first row
         loses where the last column takes the place of the first. Paired by question.
@@ -189,9 +185,7 @@ class Matrix:
             "rows": [interval_record(self.row(i)) for i in every],
             "columns": [interval_record(self.column(j)) for j in every],
             "mean": interval_record(self.whole()),
-            "own": interval_record(self.own()),
             "progress": {"rows": interval_record(gained), "columns": interval_record(lost)},
-            "least of the last row": min(self.cell(-1, j).mean for j in every),
             "cycling": self.cycling(),
         }
 

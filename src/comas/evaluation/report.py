@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from comas.game.cost import cost
 from comas.game.dialogue import failing
 from comas.game.judgements import unreadable
-from comas.game.moves import LONGEST, payoff_in
+from comas.game.moves import payoff_in
 from comas.stats import (
     Interval,
     accuracy_interval,
@@ -68,7 +68,6 @@ class Cell:
     """The models that the runs started from."""
     seconds: float = 0.0
     """Wall time, over all processes that worked on it."""
-    peak_bytes: int = 0
 
     @property
     def key(self) -> Key:
@@ -105,24 +104,17 @@ class Cell:
 
 
 def label(system: str, others: Sequence[str] = ()) -> str:
-    """A system's name, by the last part of its path, or as many as tell it from `others`; of
-    several runs the first and last.
+    """A system's name by the last part of its path, or whole where that names one of the `others`
+    as well; of several runs the first and last.
     """
     runs = system.split(",")
     other_runs = [run for other in others if other != system for run in other.split(",")]
-    names = [system]
-    for depth in range(1, 9):
-        names = [_end(run, depth) for run in runs]
-        if not set(names) & {_end(run, depth) for run in other_runs}:
-            break
+    names = [Path(run).name or run for run in runs]
+    if set(names) & {Path(run).name for run in other_runs}:
+        names = runs
     if len(names) == 1:
         return names[0]
     return f"{len(names)} runs ({names[0]} to {names[-1]})"
-
-
-def _end(path: str, depth: int) -> str:
-    """The last parts of a path."""
-    return "/".join(Path(path).parts[-depth:]) or path
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -157,8 +149,8 @@ def accuracy(cell: Cell) -> Interval | None:
 
 
 def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
-    """A cell as JSON: counts, accuracy with interval, bounds over failures, tokens, seconds,
-    completeness. `others` are the systems that its label has to be told from.
+    """A cell as JSON: counts, accuracy with interval, tokens, seconds, completeness. `others` are
+    the systems that its label has to be told from.
     """
     records = cell.records
     verdicts = Counter(record["verdict"] for record in records)
@@ -182,13 +174,11 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
         "accuracy": interval.mean if interval else None,
         "low": finite(interval.low) if interval else None,
         "high": finite(interval.high) if interval else None,
-        "bounds": [_bound(cell, verdict) for verdict in ("wrong", "right")],
         "complete": sum(record["error"] is None for record in records)
         / max(1, cell.planned * len(cell.runs)),
         "tokens": sum(turn["tokens"] for turn in turns),
         "prompt_tokens": sum(turn["prompt_tokens"] for turn in turns),
         "seconds": round(cell.seconds, 3),
-        "peak_bytes": cell.peak_bytes,
         "cost": cost(turns),
         **({} if payoff is None else {"payoff": payoff}),
         "failures": [
@@ -232,17 +222,6 @@ def _lost_notes(cell: Cell) -> Iterator[str]:
 
 def _where(cell: Cell) -> str:
     return f"{label(cell.system)}, {cell.task}, {cell.setup}"
-
-
-def _bound(cell: Cell, verdict: str) -> float | None:
-    """Accuracy if all answers that failed had this verdict."""
-
-    def judged(record: Record) -> Record:
-        return {**record, "verdict": verdict} if record["verdict"] == "failed" else record
-
-    runs = [[judged(record) for record in run] for run in cell.runs]
-    interval = accuracy(dataclasses.replace(cell, runs=runs))
-    return interval.mean if interval else None
 
 
 @dataclass(frozen=True)
@@ -344,15 +323,6 @@ def against_first(
     return corrected(found)
 
 
-def votes_for(cheap: Cell, dear: Cell) -> int | None:
-    """How many answers of the cheaper cell cost what one of the dearer costs; None below three,
-    which no majority can use.
-    """
-    price = cheap.tokens_per_question()
-    votes = int(dear.tokens_per_question() / price) if price > 0 else 0
-    return votes if votes >= 3 else None
-
-
 def notes(cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know besides the numbers."""
     systems = {cell.system: cell for cell in cells}.values()
@@ -380,13 +350,9 @@ def _bases_note(cell: Cell) -> str:
 
 
 def _failure_note(cell: Cell) -> str:
-    """How many answers failed, why, and what that can mean for the accuracy."""
+    """How many answers failed, and why."""
     failed = _failed(cell)
-    count = f"{len(failed)} of {len(cell.records)} answers failed"
-    low = _bound(cell, "wrong")
-    high = _bound(cell, "right")
-    if low is not None and high is not None:
-        count += f" (accuracy {low:.3f} if all were wrong, {high:.3f} if right)"
+    count = f"{len(failed)} of {len(cell.records)} answers failed and count nowhere"
     errors = [record["error"] for record in failed if record["error"]]
     why = "the checker could not decide them"
     if errors:
@@ -439,23 +405,7 @@ def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
 
 
 def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:
-    """A note for each tool most of whose calls failed, and one on games without end, of the cell
-    `where`.
-    """
-    facts = [_infos(record) for record in records]
-    for tool in failing(info["call"] for of_game in facts for info in of_game if "call" in info):
+    """A note for each tool most of whose calls failed, of the cell `where`."""
+    infos = [turn.get("info") or {} for record in records for turn in record["turns"]]
+    for tool in failing(info["call"] for info in infos if "call" in info):
         yield f"{where}: {tool.text}"
-    is_game = any("seat" in info for of_game in facts for info in of_game)
-    endless = 0
-    for record, of_game in zip(records, facts, strict=True):
-        # where the agent was never asked, nothing else has no answer
-        silent = not of_game and record["answer"] is None and not record["error"]
-        endless += silent or any(info.get("unended") for info in of_game)
-    if is_game and endless:
-        count = f"{endless} of {len(records)} games were given up after {LONGEST} moves"
-        yield f"{where}: {count}: nobody has won them"
-
-
-def _infos(record: Record) -> list[Mapping[str, Any]]:
-    """What the game noted of each turn."""
-    return [turn.get("info") or {} for turn in record["turns"]]

@@ -14,40 +14,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from comas.config.policies import Resolved
 from comas.config.trainable import check_roles
 from comas.evaluation import cross_play, fingerprints, report, spec, ways
 from comas.evaluation.folder import Folder
-from comas.evaluation.games import AT_ONCE, Game, OpenRound, Played, Round
+from comas.evaluation.games import OpenRound, Played, Round
 from comas.evaluation.questions import Overlap, load_questions, overlaps
-from comas.evaluation.report import Cell, Difference, Key
+from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import CROSS, Plan
 from comas.evaluation.teamwork import teamwork
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
-from comas.game.play import play_one
 from comas.hooks import Hook, Progress, Pulse, hooks_of
 from comas.hosts.api import ApiHost
-from comas.machine import peak_bytes
 from comas.program import Work
 from comas.signals import listening
 from comas.storage.game_log import Log
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, greet, outline
-from comas.team.pace import Pace, capped, pace_of
-from comas.testing.scripted import stand_ins
-from comas.types import (
-    Account,
-    Episode,
-    Host,
-    Method,
-    Question,
-    Sampling,
-    Task,
-    Turn,
-    UserMistake,
-)
+from comas.types import Account, Host, Method, Question, Sampling, Task, UserMistake
 
 
 class Trained(NamedTuple):
@@ -95,8 +81,6 @@ class Exam:
         self._trained: list[Trained] = []
         self._accounts: dict[str, dict[str, Account]] = {}
         """Run or model -> what its hosts behind an API have cost, over all processes."""
-        self._planned = 0
-        """Games; those of votes at equal tokens are planned when the tokens are known."""
         self._crossed: dict[str, dict[tuple[str, str], Log]] = {}
         """Task -> pair of runs -> their games, where every run plays against every other."""
 
@@ -143,9 +127,8 @@ class Exam:
             outlines = self._prepare(hook)
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
-            matched = await self._match(cells, hook) if self.plan.equal_tokens else []
             crossed = await self._cross(hook) if self.plan.crosses else []
-        report = {**self._outcome(cells, matched), "cross": crossed}
+        report = {**self._outcome(cells), "cross": crossed}
         self._folder.write_report(report)
         games = [record for cell in cells for record in cell.records]
         logs = [log for of_task in self._crossed.values() for log in of_task.values()]
@@ -157,82 +140,29 @@ class Exam:
             self._folder.release_checkpoints()
         return report
 
-    def _outcome(
-        self, cells: Sequence[Cell], matched: Sequence[tuple[Cell, Cell]]
-    ) -> dict[str, Any]:
-        """Make the report; `matched` are pairs of a vote at equal tokens and the cell that it is
-        compared with.
-        """
+    def _outcome(self, cells: Sequence[Cell]) -> dict[str, Any]:
+        """Make the report, but for cross-play."""
         systems = self.plan.systems
         seed = self.plan.seed
-        everything = {cell.key: cell for cell in cells}
-        everything |= {vote.key: vote for vote, _ in matched}
-        every_cell = list(everything.values())
-        equal = report.corrected([report.difference(vote, dear, seed) for vote, dear in matched])
 
-        def records(differences: Sequence[Difference]) -> list[dict[str, Any]]:
-            return [difference.record(systems) for difference in differences]
+        def compared(part: Literal["system", "setup"]) -> list[dict[str, Any]]:
+            found = report.against_first(part, cells, seed)
+            return [difference.record(systems) for difference in found]
 
         # first of runs of which it is not known what they were trained on
         trained = sorted(self._trained, key=lambda each: each.overlap is not None)
         warnings = [warning for each in trained if (warning := each.warning())]
         return {
             "folder": str(self.folder),
-            "cells": [report.cell_record(cell, systems) for cell in every_cell],
-            "systems": records(report.against_first("system", cells, seed)),
-            "setups": records(report.against_first("setup", cells, seed)),
-            "equal_tokens": records(equal),
-            "teamwork": teamwork(every_cell, systems),
+            "cells": [report.cell_record(cell, systems) for cell in cells],
+            "systems": compared("system"),
+            "setups": compared("setup"),
+            "teamwork": teamwork(cells, systems),
             "api": spending.records(self._accounts),
             "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
-            "notes": [*report.notes(every_cell), *warnings, *dict.fromkeys(self._notes)],
+            "notes": [*report.notes(cells), *warnings, *dict.fromkeys(self._notes)],
             "overlap": [each.record() for each in self._trained],
         }
-
-    async def dry_run(self, hook: Hook) -> dict[str, Any]:
-        """Play a few games of each round with short replies, of systems with the same bases and
-        engines once; memory and seconds. Nothing is judged, and hosts behind an API are not asked.
-        """
-        self._prepare(hook)
-        rounds: list[dict[str, Any]] = []
-        known: dict[Any, Pace] = {}
-        peak = 0
-        for system, run in self._runs():
-            resolved = self._resolved[run]
-            engines = [(host.engine, host.device) for host in resolved.config.hosts.values()]
-            team = self.plan.team(run, resolved, {**stand_ins(resolved), **self._own_hosts})
-            try:
-                for each in self._rounds(system, run, team, self.plan.ways):
-                    games = each.games()
-                    kind = (*resolved.base_names(), *engines, each.key._replace(system=""))
-                    if kind not in known:
-                        known[kind] = await self._pace(each, games)
-                    pace = known[kind]
-                    seconds = pace.seconds * len(games)
-                    facts = {"games": len(games), "seconds": seconds, "reply": pace.reply}
-                    rounds.append({**each.key._asdict(), **facts})
-                peak = max(peak, peak_bytes(team.hosts))
-            finally:
-                team.close()
-        return {"peak_bytes": peak, "rounds": rounds}
-
-    async def _pace(self, each: Round, games: Sequence[Game]) -> Pace:
-        """What games of a round take."""
-        scenes = [
-            self._asking.scene(each.task, each.way, game.members, self.plan.seed) for game in games
-        ]
-
-        async def play(number: int, tokens: int) -> list[Episode]:
-            episodes = [Episode(game.episode.id, game.episode.question) for game in games[:number]]
-            async with asyncio.TaskGroup() as group:
-                for scene, episode in zip(scenes, episodes, strict=False):
-                    group.create_task(play_one(capped(scene, tokens), episode))
-            return episodes
-
-        def room(turn: Turn) -> int:
-            return scenes[0].room.get(turn.role, self._asking.max_tokens)
-
-        return await pace_of(play, min(AT_ONCE, len(games)), room)
 
     # --- before a model is loaded
 
@@ -250,7 +180,7 @@ class Exam:
         chosen: list[tuple[Team, Way]] = []
         for team in teams:
             of_team = [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
-            check_roles(team.config, team.method, team.task, [way.method for way in of_team])
+            check_roles(team.config, [team.method, *(way.method for way in of_team)], team.task)
             chosen += [(team, way) for way in of_team]
         self._asked, self._notes = load_questions(self.plan, teams)
         self._asking = asking_of(teams[0].config)
@@ -259,10 +189,8 @@ class Exam:
             self._folder.check_unchanged(f"questions of {task.name}", digest)
             for _, way in chosen:
                 ways.check_playable(way, task)
-        ways.check_tools(self.plan.pairs, [way for _, way in chosen], self.plan.crosses)
         configs = [(run, team.config) for run, team in outlines.items()]
-        bounded = set.intersection(*(set(task.max_tokens) for task, _ in self._asked))
-        self._notes += asked_otherwise(configs, ways.asked_roles(chosen), bounded)
+        self._notes += asked_otherwise(configs)
         for team, way in chosen:
             ways.check_team(way, team, self._asked)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
@@ -271,16 +199,12 @@ class Exam:
                 cross_play.check_sides(task, self._methods(), teams)
             answerers += len(self._runs()) ** 2
         questions = sum(len(questions) for _, questions in self._asked)
-        self._plan_games(answerers * questions, hook)
+        hook.planned(self.folder, answerers * questions, self._folder.games())
         return outlines
 
     def _methods(self) -> list[Method]:
         """The methods of the systems."""
         return [resolved.method for resolved in self._resolved.values()]
-
-    def _plan_games(self, games: int, hook: Hook) -> None:
-        self._planned += games
-        hook.planned(self.folder, self._planned, self._folder.games())
 
     async def _greet(self, outlines: Mapping[str, Team], hook: Hook) -> None:
         """Let the hosts behind an API that have something left to answer say one token, each
@@ -291,7 +215,7 @@ class Exam:
         for system, run in self._runs():
             team = outlines[run]
             hosts = self._api_hosts(run)
-            rounds = self._rounds(system, run, team, self.plan.ways)
+            rounds = self._rounds(system, run, team)
             if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
@@ -303,23 +227,18 @@ class Exam:
 
     # --- playing
 
-    async def _play_all(self, hook: Hook, only: Key | None = None) -> list[Cell]:
-        """Play every system in every task and setup; with `only`, that cell."""
+    async def _play_all(self, hook: Hook) -> list[Cell]:
+        """Play every system in every task and setup."""
         rounds: dict[Key, list[Played]] = {}
         for system, run in self._runs():
-            if only is not None and system != only.system:
-                continue
             hook.working(Progress("loading"))
             team = self._load(run)
             try:
                 self._check_weights(run, team)
-                if only is None:
-                    self._trained += self._overlaps(run, team)
-                setups = self.plan.ways if only is None else [only.setup]
-                for each in self._rounds(system, run, team, setups):
-                    if only is None or each.key == only:
-                        await self._play(each, hook)
-                        rounds.setdefault(each.key, []).append(each.played())
+                self._trained += self._overlaps(run, team)
+                for each in self._rounds(system, run, team):
+                    await self._play(each, hook)
+                    rounds.setdefault(each.key, []).append(each.played())
             finally:
                 team.close()
         return [_cell_of(key, played) for key, played in rounds.items()]
@@ -338,15 +257,15 @@ class Exam:
         """List (system, run) of all runs and models."""
         return [(system, run) for system in self.plan.systems for run in system.split(",")]
 
-    def _rounds(self, system: str, run: str, team: Team, setups: Sequence[str]) -> Iterator[Round]:
+    def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
-            for setup in setups:
+            for setup in self.plan.ways:
                 way = ways.way(setup, team, self.plan.files)
                 log = self._folder.log(run, task.name, setup)
                 yield Round(system, run, team, task, questions, way, log)
 
     def _load(self, run: str) -> Team:
-        """Load a system, with the bounds of memory that it had when it was first loaded."""
+        """Load a system."""
         resolved = self._resolved[run]
         apis = self._api_hosts(run)
         own = {n: host for n, host in self._own_hosts.items() if n in resolved.config.hosts}
@@ -361,9 +280,6 @@ class Exam:
 
     def _check_weights(self, run: str, team: Team) -> None:
         """Note what was loaded, or an error where its weights are not those of the beginning."""
-        plan = spec.with_rooms(self.plan, run, self._resolved[run], team)
-        self._folder.change_plan(plan)
-        self._resolved[run] = team.resolved
         if team.sources:
             digest = fingerprints.of_weights(team.sources)
             self._folder.check_unchanged(f"weights of {run}", digest)
@@ -404,10 +320,8 @@ class Exam:
                 raise playing.spent[0]
         finally:
             playing.close()
-            self._folder.change_plan(spec.with_halved(self.plan, each.run, each.team))
             each.log.close(
                 seconds=time.monotonic() - began,
-                peak_bytes=peak_bytes(hosts),
                 bases=each.team.origins(),
                 team=each.played().team,
             )
@@ -463,30 +377,6 @@ class Exam:
             judged = cross_play.judging(task)
             await self._play(Round(pair, pair, both, judged, questions, way, log), hook, account)
 
-    # --- votes at equal tokens
-
-    async def _match(self, cells: Sequence[Cell], hook: Hook) -> list[tuple[Cell, Cell]]:
-        """Play (vote at equal tokens, the dearer cell) for each pair of compared cells whose costs
-        differ enough.
-        """
-        played = {cell.key: cell for cell in cells}
-        matched: list[tuple[Cell, Cell]] = []
-        compared = report.against_first("system", cells) + report.against_first("setup", cells)
-        for difference in compared:
-            pair = (difference.first, difference.second)
-            cheap, dear = sorted(pair, key=Cell.tokens_per_question)
-            votes = report.votes_for(cheap, dear)
-            if not votes or cheap.setup != "single" or dear.setup.startswith("vote"):
-                continue
-            key = cheap.key._replace(setup=f"vote:votes={votes}")
-            vote = played.get(key)
-            if vote is None:
-                questions = [asked for task, asked in self._asked if task.name == cheap.task]
-                self._plan_games(len(cheap.runs) * sum(map(len, questions)), hook)
-                (vote,) = await self._play_all(hook, only=key)
-            matched.append((vote, dear))
-        return matched
-
 
 def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:
     """The cell of a system, from the rounds that its runs have played."""
@@ -498,5 +388,4 @@ def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:
         runs=[list(log.found.values()) for log in logs],
         bases=tuple(", ".join(log.facts.get("bases", [])) for log in logs),
         seconds=sum(log.seconds for log in logs),
-        peak_bytes=max(log.peak_bytes for log in logs),
     )

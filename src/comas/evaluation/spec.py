@@ -72,10 +72,6 @@ class Plan:
     """`key=value` of the config, for all systems."""
     data: str | None = None
     """A file or folder of questions, for tasks that read one."""
-    equal_tokens: bool = False
-    """Also let the cheaper side of each comparison vote, as often as the dearer side's tokens
-    allow.
-    """
     places: Mapping[str, str] = field(default_factory=dict)
     """Run or model as named -> where it is found from anywhere, at the step that was meant when the
     evaluation began.
@@ -90,10 +86,6 @@ class Plan:
     """
     files: Mapping[str, str] = field(default_factory=dict)
     """File of a setup or a task as named -> where it is found from anywhere."""
-    rooms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Run or model as named -> `key=value` of its hosts' bounds that followed from the memory that
-    there was in the beginning.
-    """
 
     @property
     def crosses(self) -> bool:
@@ -135,7 +127,7 @@ class Plan:
         changed = [pair for change in self.changes for pair in change["pairs"]]
         if changed:
             changed = spending.concerning(changed, system_config(name, pairs, table).config)
-        return name, [*pairs, *self.rooms.get(run, ()), *changed], table
+        return name, [*pairs, *changed], table
 
 
 def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
@@ -155,32 +147,6 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
         for name, place in {**plan.files, **own_files}.items()
         if Path(place).is_file()
     }
-
-
-def with_rooms(plan: Plan, run: str, resolved: Resolved, team: Team) -> Plan:
-    """The plan with the bounds of memory that a system, which was `resolved`, was given when it was
-    first loaded: another process takes the same.
-    """
-    if run in plan.rooms:
-        return plan
-    chosen: list[str] = []
-    for name, host in team.config.hosts.items():
-        before = resolved.config.hosts[name]
-        for key in ("max_rows", "tokens_per_pass"):
-            value = getattr(host, key)
-            if getattr(before, key) is None and value is not None:
-                chosen.append(f"hosts.{name}.{key}={value}")
-    return replace(plan, rooms={**plan.rooms, run: chosen})
-
-
-def with_halved(plan: Plan, run: str, team: Team) -> Plan:
-    """The plan with the bounds of memory that a system was left with."""
-    halved = spending.halved(team.hosts)
-    if not halved:
-        return plan
-    bounds = dict(map(parse_pair, plan.rooms.get(run, ()))) | halved
-    pairs = [f"{key}={value}" for key, value in bounds.items()]
-    return replace(plan, rooms={**plan.rooms, run: pairs})
 
 
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:

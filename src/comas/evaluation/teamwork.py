@@ -4,33 +4,27 @@ same system to the same questions.
 - What it costs and gains to coordinate, after "Towards a Science of Scaling Agent Systems" (arXiv
   2512.08296), with generated tokens for its turns and runs of words for its embeddings. With S the
   share of right answers and T the generated tokens per question: overhead T(team) / T(single) - 1,
-  efficiency S(team) T(single) / T(team), error amplification (1 - S(team)) / (1 - S(single));
-  redundancy is the mean similarity of two agents' first answers.
+  error amplification (1 - S(team)) / (1 - S(single)); redundancy is the mean similarity of two
+  agents' first answers.
 - Confidence and critique of revisions: P(right after | right before) and P(right after | wrong
   before) of arXiv 2412.19513, for each turn that revises another turn of the same agent.
-- The expert gap and the collaboration gap of pairs, after "Multi-Agent Teams Hold Experts Back"
-  (arXiv 2602.01011) and "The Collaboration Gap" (arXiv 2511.02687). The expert of a question is the
-  member that answers best, alone, in the *other* half of the questions: chosen on the same ones,
-  the best of several would look better than it is.
-- The relay gain of a pair where the stronger member leads (arXiv 2511.02687): S(the stronger one
-  took the first k turns) - S(together). Who led was drawn, so that questions in which it did are a
-  fair half.
+- The loss against the expert, after "Multi-Agent Teams Hold Experts Back" (arXiv 2602.01011). The
+  expert of a question is the member that answers best, alone, in the *other* half of the questions:
+  chosen on the same ones, the best of several would look better than it is.
 
 Figures without data are absent, never 0. Only questions count that all runs of both were judged on.
 Leaves out: prompt tokens, seconds, a regression over many tasks, teams whose members are copies of
-one model, which have no expert; how a relay is played (`setups.relay`).
+one model, which have no expert.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from statistics import fmean
 from typing import Any
 
 from comas.evaluation.games import first_answers, revisions
@@ -38,9 +32,6 @@ from comas.evaluation.report import Cell, Record, label
 from comas.objective.pay import grams, similarity
 from comas.stats import (
     Interval,
-    accuracy_interval,
-    delta_interval,
-    gain_interval,
     interval_record,
     ratio_interval,
     share_interval,
@@ -64,7 +55,6 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
         if compared is not None:
             figures |= coordination_figures(cell, compared)
             figures |= expert_figures(compared)
-            figures |= relay_figures(cell, cells)
         revised = revision_figures(cell)
         figures |= revised
         if not figures:
@@ -101,15 +91,6 @@ class Beside:
     """team[s][q]: the team's game."""
     alone: Sequence[Sequence[Sequence[Record]]]
     """alone[s][q]: the answer of each agent, in the order of their names."""
-
-    def of(self, questions: Sequence[str]) -> Beside:
-        """The same on some of the questions, in this order."""
-        places = [self.questions.index(question) for question in questions]
-        return Beside(
-            questions,
-            [[run[place] for place in places] for run in self.team],
-            [[run[place] for place in places] for run in self.alone],
-        )
 
     @property
     def members(self) -> set[str]:
@@ -198,30 +179,10 @@ def coordination_figures(cell: Cell, compared: Beside) -> Figures:
     return _known(
         {
             "overhead": overhead,
-            "efficiency": efficiency(compared),
             "error amplification": amplified,
             "redundancy": redundancy(cell),
         }
     )
-
-
-def efficiency(compared: Beside) -> Interval | None:
-    """The team's share of right answers, over its tokens in units of a single answer."""
-    tables = (compared.right(), compared.tokens(), compared.tokens_alone())
-    right, tokens, alone = map(_table_mean, tables)
-    if not tokens or not alone:
-        return None
-    value = right * alone / tokens
-    slopes = (alone / tokens, -value / tokens, right / tokens)
-    found = delta_interval(value, slopes, tables)
-    low = max(0.0, found.low)
-    high = found.high
-    if right in (0.0, 1.0):  # all questions say the same, which the spread of tokens cannot know
-        said = accuracy_interval([right] * found.n)
-        price = alone / tokens
-        low = min(low, said.low * price)
-        high = max(high, said.high * price)
-    return found._replace(low=low, high=high)
 
 
 def redundancy(cell: Cell) -> Interval | None:
@@ -310,111 +271,33 @@ def revision_figures(cell: Cell) -> Figures:
 
 # --- experts
 
-Chosen = list[list[str]]
-"""chosen[s][q]: the member that was chosen for a question, by the other half of them."""
-
 
 def expert_figures(compared: Beside) -> Figures:
     """All that there are data for; nothing where one agent answers alone."""
-    members = compared.members
-    if len(members) < 2 or len(compared.questions) < 2:
+    if len(compared.members) < 2 or len(compared.questions) < 2:
         return {}
-    experts = chosen(compared, max)
-    alone = _right_alone(compared, experts)
+    alone = [_right_of_experts(run) for run in compared.alone]
     expert = share_interval(alone, [[1.0] * len(run) for run in alone])
     figures: dict[str, Interval | None] = {"expert accuracy": expert}
     if expert is not None and expert.mean > 0:
         mean, low, high, n = share_ratio_interval(compared.right(), alone)
         figures["expert loss"] = Interval(1 - mean, 1 - high, 1 - low, n)
-    if len(members) == 2:
-        figures["collaboration gap"] = collaboration_gap(compared)
     return _known(figures)
 
 
-def collaboration_gap(compared: Beside) -> Interval:
-    """The weaker member's share of right answers minus that of the pair; the weaker one is chosen
-    as the expert is.
+def _right_of_experts(run: Sequence[Sequence[Record]]) -> list[float]:
+    """Per question of a run 1 where the expert is right by itself, else 0: the member that is right
+    most often in the other half, the first by name among equals. Halves are every second question,
+    in the order of ids.
     """
-    weaker = _right_alone(compared, chosen(compared, min))
-    pair = compared.right()
-    value = _table_mean(weaker) - _table_mean(pair)
-    found = delta_interval(value, (1.0, -1.0), (weaker, pair))
-    if found.low == found.high:
-        return gain_interval([value] * found.n)
-    return found.within(-1.0, 1.0)
-
-
-def chosen(compared: Beside, extreme: Callable[..., str]) -> Chosen:
-    """Of each run and question the best (`max`) or the weakest (`min`) member in the other half,
-    the first by name among equals. Halves are every second question, in the order of ids.
-    """
-    choices: Chosen = []
-    for run in compared.alone:
-        of_half: list[str] = []
-        for half in (0, 1):
-            right: Counter[str] = Counter()
-            for record in itertools.chain.from_iterable(run[1 - half :: 2]):
-                right[record["agent"]] += record["verdict"] == "right"
-            of_half.append(extreme(sorted(right), key=right.__getitem__))
-        choices.append([of_half[place % 2] for place in range(len(run))])
-    return choices
-
-
-def _right_alone(compared: Beside, members: Chosen) -> Numbers:
-    """1 where the chosen member is right by itself, else 0."""
-    return [
-        [
-            float(any(one["agent"] == name and one["verdict"] == "right" for one in answers))
-            for answers, name in zip(run, names, strict=True)
-        ]
-        for run, names in zip(compared.alone, members, strict=True)
-    ]
-
-
-# --- relays
-
-_LEAD = re.compile(r":lead=[1-9]\d*")
-
-
-def together_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The cell in which the pair of a relay (`relay:lead=2`) speaks alternately (`relay`, or
-    `relay:lead=0`) and all else is alike; None where there is none, or this is no relay.
-    """
-    if cell.setup.partition(":")[0] != "relay" or not _LEAD.search(cell.setup):
-        return None
-    setups = {_LEAD.sub("", cell.setup), _LEAD.sub(":lead=0", cell.setup)}
-    keys = [cell.key._replace(setup=setup) for setup in setups]
-    return next((other for other in cells if other.key in keys), None)
-
-
-def relay_figures(cell: Cell, cells: Sequence[Cell]) -> Figures:
-    """`relay gain` of a relay's cell, where single answers and the pair together are beside it."""
-    both = together_of(cell, cells)
-    led = beside(cell, cells)
-    together = None if both is None else beside(both, cells)
-    if led is None or together is None or len(led.members) != 2:
-        return {}
-    common = sorted({*led.questions} & {*together.questions})
-    if len(common) < 2:
-        return {}
-    return _known({"relay gain": relay_gain(led.of(common), together.of(common))})
-
-
-def relay_gain(led: Beside, together: Beside) -> Interval | None:
-    """The share of right answers where the expert led, minus that of the pair together on these
-    questions; None where it led in none.
-    """
-    leads: Numbers = []
-    for games, names in zip(led.team, chosen(led, max), strict=True):
-        leaders = [game["turns"][0]["agent"] for game in games]
-        leads.append([float(one == name) for one, name in zip(leaders, names, strict=True)])
-    if not any(any(run) for run in leads):
-        return None
-    gaps: Numbers = []
-    for rows in zip(leads, led.right(), together.right(), strict=True):
-        gaps.append([lead * (a - b) for lead, a, b in zip(*rows, strict=True)])
-    found = ratio_interval(gaps, leads)
-    used = max(1, round(fmean(sum(run) for run in leads)))
-    if found.low == found.high:
-        return gain_interval([found.mean] * used)
-    return found.within(-1.0, 1.0)._replace(n=used)
+    experts: list[str] = []
+    for half in (0, 1):
+        right: Counter[str] = Counter()
+        for record in itertools.chain.from_iterable(run[1 - half :: 2]):
+            right[record["agent"]] += record["verdict"] == "right"
+        experts.append(max(sorted(right), key=right.__getitem__))
+    found: list[float] = []
+    for place, answers in enumerate(run):
+        of_expert = [_right(one) for one in answers if one["agent"] == experts[place % 2]]
+        found.append(max(of_expert, default=0.0))
+    return found

@@ -8,13 +8,13 @@ an evaluation takes (`evaluation.spec`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comas.config.options import filled, split_options
 from comas.config.plugins import load_plugin
-from comas.config.rehearsal import mistake_in, readable, roles_asked
+from comas.config.rehearsal import rehearse_with
 from comas.config.schema import Config, parse_pair
 from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
@@ -52,7 +52,7 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     options = filled(plugin, options, found.play)
     if isinstance(found, Setup):
         never = unsettled
-        game = Method(found.play, never, never, never, needs=found.needs, roles=found.roles)
+        game = Method(found.play, never, never, never, needs=found.needs, paid=found.roles)
         return Way(name, game, found.alone, options)
     return Way(name, replace(found, supervised=False), False, options)  # labels are for training
 
@@ -73,15 +73,6 @@ def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
     return {member.name: [member] for member in first.values()}
 
 
-def asked_roles(chosen: Sequence[tuple[Team, Way]]) -> set[str]:
-    """The roles that these games ask for, as far as a rehearsal of each shows them."""
-    roles: set[str] = set()
-    for team, how in chosen:
-        asked = roles_asked(how.method, team.task, len(team.members), how.options)
-        roles |= {*asked, *how.method.roles}
-    return roles
-
-
 def check_playable(chosen: Way, task: Task) -> None:
     """An error where a setup needs what the task has not, or plays no game and the task is one."""
     needs = chosen.method.needs
@@ -97,33 +88,13 @@ def check_playable(chosen: Way, task: Task) -> None:
         )
 
 
-def check_tools(pairs: Sequence[str], chosen: Sequence[Way], crosses: bool) -> None:
-    """An error for keys about tools where no setup lets anybody call one; what a method does where
-    it `crosses` nobody knows.
-    """
-    keys = [parse_pair(pair)[0] for pair in pairs]
-    named = [key for key in keys if key == "tools" or key.startswith("tool_options.")]
-
-    def calls_tools(way: Way) -> bool:
-        """Whether tools are of use; of files of the user's own nobody knows."""
-        own = getattr(way.method.play, "__module__", "").startswith("comas_user_")
-        return own or parts_of(way.name)[0] == "tools" or "tools" in way.method.needs
-
-    if named and not crosses and not any(map(calls_tools, chosen)):
-        raise UserMistake(
-            f"{named[0]}: nobody can call a tool in setups {', '.join(way.name for way in chosen)}:"
-            " leave it out, or take --setups tools"
-        )
-
-
 def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
     """An error where the game asks for a role that no agent takes."""
     if chosen.alone or any(member.roles is None for member in members):
         return
     taken = {role for member in members for role in member.roles or ()}
-    asked = roles_asked(chosen.method, task, len(members), chosen.options)
     for role in chosen.method.paid:
-        if role in asked and role not in taken:
+        if role not in taken:
             raise UserMistake(
                 f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"
                 " agents.<name>.roles"
@@ -139,11 +110,7 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
         return
     for task, questions in asked:
         for members in players(team, chosen).values():
-            mistake = mistake_in(
-                chosen.method, readable(task), members, questions[0], chosen.options
-            )
-            if mistake is not None:
-                raise mistake
+            rehearse_with(chosen.method, task, members, questions[0], chosen.options)
 
 
 def described(team: Team, chosen: Way) -> str:
@@ -187,43 +154,13 @@ def asking_of(config: Config) -> Asking:
     return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
 
 
-def asked_otherwise(
-    systems: Sequence[tuple[str, Config]],
-    roles: Collection[str],
-    bounded: Collection[str] = (),
-) -> Iterator[str]:
-    """A note for each system that is asked in another way than its own config says, or that keeps a
-    context or a way of thinking of its own, which belong to its models.
-
-    Rooms are compared of the `roles` that are asked, `max_tokens` where one of them has no room:
-    neither of a config nor, as those that are `bounded`, of the tasks.
+def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
+    """A note for each system whose own config asks in another way than the first one's, which is
+    how all are asked.
     """
     first_name, first = systems[0]
     for name, config in systems[1:]:
-        keys = ["eval_temperature", "eval_top_p", "max_tokens", "room"]
-        if all(role in bounded or (role in config.room and role in first.room) for role in roles):
-            keys.remove("max_tokens")
-        for key in keys:
-            configured, asked = getattr(config, key), getattr(first, key)
-            if key == "room":
-                configured = {role: configured[role] for role in configured if role in roles}
-                asked = {role: asked[role] for role in asked if role in roles}
-            if configured != asked:
-                yield (
-                    f"{name}: {key} of its config is {configured}; asked with {asked}, as"
-                    f" {first_name}"
-                )
-        for key in ("context", "thinking"):
-            here = _of_hosts(config, key)
-            there = _of_hosts(first, key)
-            if here != there:
-                yield (
-                    f"{name}: {key} is {here}, of {first_name} {there}: each is asked with its own"
-                )
-
-
-def _of_hosts(config: Config, key: str) -> str:
-    """The values of a key at the hosts where agents are, in words."""
-    hosts = {agent.host for agent in config.agents.values()}
-    values = {getattr(config.hosts[name], key) for name in hosts}
-    return ", ".join("the base's" if v is None else str(v) for v in sorted(values, key=repr))
+        for key in ("eval_temperature", "eval_top_p", "max_tokens", "room"):
+            own, asked = getattr(config, key), getattr(first, key)
+            if own != asked:
+                yield f"{name}: {key} of its config is {own}; asked with {asked}, as {first_name}"

@@ -26,6 +26,11 @@ def check_choices(choices: Sequence[str], turn: str) -> None:
     for choice in choices:
         if not isinstance(choice, str):
             raise UserMistake(f"turn {turn}: choice {choice!r} to be weighed is no text: write str")
+        if any("\ud800" <= sign <= "\udfff" for sign in choice):
+            raise UserMistake(
+                f"turn {turn}: choice {choice!r} to be weighed has half a character (a lone"
+                " surrogate), which no model can say: leave it out"
+            )
     for place, choice in enumerate(choices):
         if not choice.strip():
             raise UserMistake(f"turn {turn}: choice {place} to be weighed is empty: leave it out")

@@ -105,6 +105,7 @@ method = Method(
     grounded=True,
     needs=("check",),
     paid=tuple(KL),
+    roles=("solution",),
     presets={"stable": {"questions": 96, "steps": 160}},
     pays=PAYS,
     base="seed-critic",

@@ -48,4 +48,5 @@ method = Method(
     pays=PAYS,
     base="seed-pose",
     team=TEAM,
+    roles=("judging",),
 )

@@ -113,4 +113,5 @@ method = Method(
     pays=PAYS,
     base="seed-pose",
     team=TEAM,
+    roles=("judging",),
 )

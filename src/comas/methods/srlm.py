@@ -46,4 +46,5 @@ method = Method(
     pays=PAYS,
     base="seed-pose",
     team={"a0": {}},
+    roles=("judging",),
 )

@@ -123,15 +123,21 @@ class Source:
 
     kind: Kind
     name: str
-    """The base as a config writes it."""
+    """The name by which it is found from anywhere: of a folder or file its absolute path, of a run
+    also the step that it has now, which training on does not change.
+    """
     where: str
     """The folder, the GGUF file or the name on the hub; of a run its folder."""
     step: int | None = None
-    """Of a run: after how many steps; None is the last checkpoint."""
+    """Of a run: after how many steps; None where it has no checkpoint yet."""
     below: str | None = None
     """Of an adapter: the name of the model that it was made for."""
     origin: frozenset[str] = frozenset()
     """Names of the bases at the beginning, through runs of runs; behind an API none."""
+    whole: bool = False
+    """Whether its policies are whole models that were trained as such: shipped models, and those of
+    runs that did so.
+    """
 
     @property
     def seeded(self) -> bool:
@@ -145,7 +151,7 @@ class Source:
 
     def weights_of(self, policy: str, ask_hub: bool = True) -> str:
         """Find the folder, file or hub name that a policy is loaded from; of a run the policy's
-        folder in a checkpoint that is proved to be whole.
+        folder in a checkpoint that is proved to be whole, or that of its only policy.
 
         With `ask_hub`, a name that is not in the hub's cache is asked for there.
         """
@@ -156,16 +162,11 @@ class Source:
                 at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
             )
         checkpoint = self.run().intact(self.step)
-        return str(checkpoint / self.held_as(policy))
-
-    def held_as(self, policy: str) -> str:
-        """Name the policy of a run that is meant: this one, or the only one that the run has."""
-        checkpoint = self.run().intact(self.step)
         known = sorted(place.name for place in checkpoint.iterdir() if place.is_dir())
         if policy in known:
-            return policy
+            return str(checkpoint / policy)
         if len(known) == 1:
-            return known[0]
+            return str(checkpoint / known[0])
         raise UserMistake(
             f"base {self.name!r} has no policy {policy!r}: it has {', '.join(known)}; name agents"
             " so, or give them a `policy` of it"
@@ -173,39 +174,53 @@ class Source:
 
 
 def source_of(name: str, api: bool = False) -> Source:
-    """Decide what a base name means; with `api` it is a name only.
-
-    The origin of a run is left open: it stands in the config of the run (`config.policies`).
-    """
+    """Decide what a base name means; with `api` it is a name only."""
     if api:
         return Source("api", name, name)
     if is_seed(name):
-        return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}))
+        return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}), whole=True)
     if (found := run_at(name)) is not None:
-        run, step = found
-        return Source("run", name, str(run.path), step)
-    if is_adapter(name):
-        below = recorded_base(name)
-        return Source("adapter", name, name, below=below, origin=frozenset({below}))
+        return _source_of_run(*found)
     if is_packaged(name):
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
-    if is_gguf(name):
-        return Source("gguf", name, name, origin=frozenset({name}))
-    kind: Kind = "folder" if Path(name).is_dir() or is_place(name) else "hub"
-    return Source(kind, name, name, origin=frozenset({name}))
+    place = str(Path(name).resolve()) if Path(name).exists() else name
+    if is_adapter(place):
+        below = recorded_base(place)
+        return Source("adapter", place, place, below=below, origin=frozenset({below}))
+    kind: Kind = "folder" if Path(place).is_dir() or is_place(place) else "hub"
+    if is_gguf(place):
+        kind = "gguf"
+    return Source(kind, place, place, origin=frozenset({place}))
 
 
-def pinned(name: str) -> str:
-    """The name by which a base is found from anywhere: a run at the step that it has now, which
-    training on does not change.
+def _source_of_run(run: Run, step: int | None) -> Source:
+    """Read in a run's config what its policies began with."""
+    if step is None and (marker := run.marker()) is not None:
+        step = marker["step"]
+    config = run.config()
+    hosts: dict[str, dict[str, Any]] = config["hosts"]
+    bases = {
+        agent.get("base", hosts[agent["host"]]["base"])
+        for agent in config["agents"].values()
+        if has_weights(hosts[agent["host"]])
+    }
+    origins: list[frozenset[str]] = [source_of(base).origin for base in bases]
+    place = str(run.path.resolve())
+    return Source(
+        "run",
+        place if step is None else f"{place}@{step}",
+        place,
+        step,
+        origin=frozenset[str]().union(*origins),
+        whole=all(host.get("learner", "full") == "full" for host in hosts.values()),
+    )
+
+
+def has_weights(host: Mapping[str, Any]) -> bool:
+    """Whether the unchecked table of a host is one with weights of ours; elsewhere a base is a name
+    only.
     """
-    source = source_of(name)
-    if source.kind == "run":
-        marker = source.run().marker() if source.step is None else None
-        step = source.step if marker is None else marker["step"]
-        return str(Path(source.where).resolve()) + (f"@{step}" if step is not None else "")
-    lies_here = source.kind in ("adapter", "folder", "gguf") and Path(name).exists()
-    return str(Path(name).resolve()) if lies_here else name
+    return "api" not in host and not host.get("own") and host.get("kind", "local") == "local"
 
 
 def is_place(name: str) -> bool:

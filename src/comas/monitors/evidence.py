@@ -8,7 +8,7 @@ average as long as the hypothesis holds (Waudby-Smith and Ramdas 2024, arXiv 201
 in every step with a prior weight, so that a run which was healthy for long loses little of its
 power (a mixture over change points: Shin, Ramdas and Rinaldo 2022, arXiv 2203.03532). The capital,
 which begins as 1, therefore exceeds 1 / alpha with a probability of at most alpha in the whole run
-(Ville 1939). Leaves out: what is watched.
+(Ville 1939). Leaves out: what is watched, what becomes of an alarm (`training.watching`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from comas.monitors.monitor import Hypothesis, Reading
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
 """Stakes, each with an equal part of the capital: small ones find small changes in many values,
@@ -134,3 +136,106 @@ def highest_mean(mean: float, count: int, error: float) -> float:
         return 1.0
     limit: Any = brentq(lambda q: divergence(q) - allowed, mean, 1.0 - 1e-12)
     return float(limit)
+
+
+# --- a hypothesis on trial
+
+WARM = 5
+"""Steps with values whose mean is the start, where a monitor has not measured it."""
+LATEST = 10
+"""Readings whose mean is told with an alarm, at most."""
+
+
+class Trial:
+    """A hypothesis that is refuted with a probability of at most `error` where nothing has changed
+    since the start: half of it is that of the evidence, half that of the start, which is measured.
+    """
+
+    def __init__(self, hypothesis: Hypothesis, error: float) -> None:
+        self.hypothesis = hypothesis
+        self.error = error / 2
+        self.level = -math.log(self.error)
+        """The log evidence that makes an alarm."""
+        self.evidence = Evidence()
+        self.readings = 0
+        """Steps that had values and no start of their own."""
+        self.start_sum = 0.0
+        self.start_count = 0
+        """Values in those steps."""
+        self.start = math.nan
+        """What the latest values were compared with."""
+        self.latest: list[tuple[int, float]] = []
+        """Steps and means of the latest readings."""
+        self.alarmed = False
+
+    def hear(self, reading: Reading | None) -> bool:
+        """Count what a step says; returns whether that refutes the hypothesis, which it does only
+        once in a run.
+        """
+        bound = self._bound(reading) if reading is not None else None
+        if reading is None or bound is None:
+            self.evidence.add([], 1.0)
+            if reading is not None and reading.values:
+                self.evidence.begin_here()
+            return False
+        read = (self.evidence.steps, _mean(reading))
+        self.latest = [*self.latest, read][-LATEST:]
+        self.evidence.add(reading.values, bound)
+        if self.alarmed or self.evidence.log < self.level:
+            return False
+        self.alarmed = True
+        return True
+
+    def _bound(self, reading: Reading) -> float | None:
+        """The greatest mean that the hypothesis allows; None while the start is being measured.
+
+        A start that is known less well than the margin allows what it may have been.
+        """
+        if not reading.values:
+            return None
+        if reading.start is not None:
+            self.start = reading.start
+            count = reading.start_count
+        elif self.readings < WARM:
+            self.readings += 1
+            self.start_sum += math.fsum(reading.values)
+            self.start_count += len(reading.values)
+            self.start = self.start_sum / self.start_count
+            return None
+        else:
+            count = self.start_count
+        allowed = self.start + self.hypothesis.margin
+        return max(allowed, highest_mean(self.start, count, self.error)) if count else allowed
+
+    @property
+    def observed(self) -> float:
+        """The mean of the latest readings, of those since the change began."""
+        since = self.evidence.since
+        means = [mean for step, mean in self.latest if step >= since]
+        return math.fsum(means) / len(means) if means else math.nan
+
+    def as_record(self) -> dict[str, Any]:
+        """All that has to be known to go on, as JSON."""
+        record = self.evidence.as_record()
+        record["readings"] = self.readings
+        record["start_sum"] = self.start_sum
+        record["start_count"] = self.start_count
+        record["start"] = None if math.isnan(self.start) else self.start
+        record["latest_readings"] = self.latest
+        record["alarmed"] = self.alarmed
+        return record
+
+    def take_up(self, record: Mapping[str, Any]) -> None:
+        """Go on from a record."""
+        self.readings = record["readings"]
+        # a checkpoint of 0.1 has a sum of means, one a step, and no steps of its readings
+        self.start_sum = record["start_sum"]
+        self.start_count = record.get("start_count", self.readings)
+        self.latest = [(step, mean) for step, mean in record.get("latest_readings", [])]
+        self.start = math.nan if record["start"] is None else record["start"]
+        self.alarmed = record["alarmed"]
+        self.evidence.take_up(record)
+
+
+def _mean(reading: Reading) -> float:
+    return math.fsum(reading.values) / len(reading.values)

@@ -23,7 +23,7 @@ from comas.game.agent import Agent, derive_seed, takers, together
 from comas.game.play import Scene, play_all, unlabelled
 from comas.game.prompts import words
 from comas.game.votes import agrees, read
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due, measured
+from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import is_posed, seated
 from comas.types import Episode, Question, Task, Turn
 
@@ -95,9 +95,7 @@ class Habits(Monitor):
         if not self.memory:
             return
         rng = random.Random(derive_seed(scene.seed, "habits", step))
-        # a checkpoint from before there was an allowance knows of a whole number
-        rate = self.memory["rate"] if "rate" in self.memory else self.memory["count"]
-        drawn = rng.choices(self.memory["questions"], k=due(rate, step))
+        drawn = rng.choices(self.memory["questions"], k=due(self.memory["rate"], step))
         questions = [Question(**record) for record in drawn]
         scene = seated(scene, self.memory["bench"])
         games = await _ask_twice(scene, questions, f"{step}-habits")
@@ -105,7 +103,9 @@ class Habits(Monitor):
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per question, how far the answers to its two wordings come apart."""
-        return {"wording": measured(self.seen, self.memory)} if self.seen else {}
+        if not self.seen:
+            return {}
+        return {"wording": Reading(self.seen, self.memory["start"], self.memory["start_count"])}
 
 
 def _rephrasable(task: Task, questions: Sequence[Question]) -> list[Question]:

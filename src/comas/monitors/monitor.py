@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comas.game.play import Scene
-from comas.monitors.evidence import Evidence, highest_mean
 from comas.types import Episode, Turn
 
 
@@ -50,15 +49,6 @@ class Reading:
     """
     start_count: int = 0
     """How many values `start` is the mean of; 0 where it is known without error."""
-    behind: int = 0
-    """Observations that the values are made of, where these are more than the values."""
-
-
-def measured(values: Sequence[float], memory: Mapping[str, Any]) -> Reading:
-    """Values beside the start that a monitor has measured and remembers; a memory from before
-    counts were kept takes the start for known.
-    """
-    return Reading(values, memory["start"], memory.get("start_count", 0))
 
 
 @dataclass(frozen=True)
@@ -95,8 +85,6 @@ class Allowance:
     """Generated for it, over the whole run."""
     steps: int
     """Of the run."""
-    error: float
-    """Chance of a false alarm of each of its hypotheses."""
 
     def divide(
         self, start: int, start_cost: float, per_step: float, cost: float
@@ -109,21 +97,6 @@ class Allowance:
         at_start = int(min(start, self.tokens / 2 / max(1.0, start_cost)))
         rest = (self.tokens - at_start * start_cost) / max(1.0, cost)
         return at_start, min(per_step, rest / max(1, self.steps - 1))
-
-    def seen_after(self, bound: float, per_step: float) -> int | None:
-        """Steps after which a hypothesis is refuted whose values are all 1, of which a step has so
-        many (not a whole number: some steps have one more); None where the run ends before.
-        """
-        evidence = Evidence()
-        for step in range(1, self.steps):
-            evidence.add([1.0] * due(per_step, step), bound)
-            if evidence.log >= -math.log(self.error / 2):
-                return step
-        return None
-
-    def bound(self, start: float, count: int, margin: float) -> float:
-        """The greatest mean that a hypothesis allows beside a start of `count` values."""
-        return max(start + margin, highest_mean(start, count, self.error / 2))
 
 
 def due(rate: float, step: int) -> int:
@@ -148,16 +121,13 @@ class Monitor:
         """What it has to know later, also in another process: plain values, which are written into
         every checkpoint as JSON.
         """
-        self.allowance = Allowance(math.inf, 1_000, 0.01)
+        self.allowance = Allowance(math.inf, 1_000)
         """What it may spend; a run sets it before `begin`."""
-        self.remark = ""
-        """What `begin` has to tell the user, in a line."""
 
     @property
     def asks(self) -> bool:
         """Whether it asks the team anything, which costs tokens."""
-        names = ("begin", "ask", "ask_about")
-        return any(getattr(type(self), name) is not getattr(Monitor, name) for name in names)
+        return type(self).begin is not Monitor.begin or type(self).ask is not Monitor.ask
 
     async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
         """Prepare when the first step has been played, by the team as it starts, and nobody has
@@ -167,11 +137,6 @@ class Monitor:
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Ask the team something of one's own while a step of so many discussions is played;
         nothing of it is learnt from. `memory` stays as it is: `read` may write what comes of it.
-        """
-
-    async def ask_about(self, scene: Scene, step: int, episodes: Sequence[Episode]) -> None:
-        """Ask about a step after the first, when it has been played and nobody has learnt from it;
-        otherwise as `begin` and `ask`.
         """
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:

@@ -1,7 +1,7 @@
 """Games in which some turns are given: agents judge work that a monitor has put there.
 
 The method's own game is played, so that judges see planted work as they see any other. Leaves out:
-what is planted (`probes`, `swaps`).
+what is planted (`probes`).
 """
 
 from __future__ import annotations

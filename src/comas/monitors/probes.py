@@ -7,8 +7,8 @@ twice is work that they should go on accepting (`proven`), as far as they were r
 the start are shown each kind, which gives the shares that later ones are compared with, and then a
 few of each are shown at every step, drawn from the same plants: the comparison is with the team at
 its start, on the same work. Nobody learns from these games. How many are played follows from the
-run's allowance; where that is too small to show even judges who turn against everything, none are
-(`CannotWatch`). Leaves out: games without judges, and those in which agents pose the question.
+run's allowance; where that pays for too few to show anything, none are (`CannotWatch`). Leaves out:
+games without judges, and those in which agents pose the question.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ judged at the start.
 """
 SHARE = 0.08
 """Of a step's discussions, so many games are played with plants at most."""
+FEWEST = 20
+"""Games with plants in a run, below which not even judges who are always wrong are refuted."""
 ORDER = ("proven", "strangers", "proven", "cut", "proven")
 """Kinds in turn: judges that reject whatever they read are the most frequent kind of collapse."""
 MARGIN = 0.1
@@ -82,7 +84,12 @@ class Probes(Monitor):
         most = SHARE * len(episodes)
         shown_at_start, rate = self.allowance.divide(len(games), start_cost, most, cost)
         games = games[:shown_at_start]
-        self._seen_after(rate, 0.0, len(games), ORDER)
+        later = rate * (self.allowance.steps - 1)
+        if not games or later < FEWEST:
+            raise CannotWatch(
+                f"{self.allowance.tokens:,.0f} tokens for it are too few to see anything: they pay"
+                f" for {later:.0f} games"
+            )
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
         start: dict[str, float] = {}
@@ -97,12 +104,6 @@ class Probes(Monitor):
                 counts[kind] = len(values)
         if not start:
             return
-        kinds = [kind for kind in ORDER if kind in start]
-        steps = self._seen_after(rate, start[kinds[0]], counts[kinds[0]], kinds)
-        turned = "reject" if kinds[0] == "proven" else "accept"
-        self.remark = (
-            f"monitor probes: judges who {turned} everything are seen after about {steps} steps"
-        )
         records = {kind: [as_record(plant) for plant in plants[kind]] for kind in start}
         self.memory = {
             "bench": bench,
@@ -112,21 +113,6 @@ class Probes(Monitor):
             "plants": records,
         }
 
-    def _seen_after(self, rate: float, start: float, count: int, kinds: Sequence[str]) -> int:
-        """Steps after which judges that are always wrong about plants of the first of these kinds
-        are alarmed, beside a start that is the mean of so many; CannotWatch where never.
-        """
-        allowance = self.allowance
-        of_first = rate * kinds.count(kinds[0]) / len(kinds)
-        bound = allowance.bound(start, count, MARGIN) if count else 1.0
-        steps = allowance.seen_after(bound, of_first)
-        if steps is None:
-            raise CannotWatch(
-                f"in {allowance.steps} steps {allowance.tokens:,.0f} tokens for it are too few to"
-                " see even judges who turn against everything"
-            )
-        return steps
-
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""
         self.seen = {}
@@ -134,8 +120,7 @@ class Probes(Monitor):
         kinds = [kind for kind in ORDER if kind in records]
         if not kinds:
             return
-        # a checkpoint from before there was an allowance knows of no rate
-        rate = self.memory.get("rate", max(1.0, SHARE * discussions))
+        rate = self.memory.get("rate", 1.0)  # a checkpoint of 0.1 knows of none
         seed = derive_seed(scene.seed, "probes", step)
         rng = random.Random(seed)
         places = range(int(step * rate), int(step * rate) + due(rate, step))

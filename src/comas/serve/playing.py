@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from comas.config.plugins import plugin_names
-from comas.config.rehearsal import roles_asked
+from comas.config.rehearsal import rehearse_with
 from comas.config.trainable import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
@@ -67,7 +67,7 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     _check_task(team.task)
     chosen = _playable(team) if setups is None else [_checked(team, name) for name in setups]
     games = [way.method for way in chosen]
-    check_roles(team.config, team.method, team.task, games)
+    check_roles(team.config, [team.method, *games], team.task)
     models: list[Model] = []
     for way in chosen:
         players = ways.players(team, way)
@@ -108,11 +108,16 @@ def _playable(team: Team) -> list[Way]:
     for name in [*names, "game"]:
         try:
             way = _checked(team, name)
+            if name == "game" or rehearse_with(
+                way.method,
+                team.task,
+                team.members,
+                Question(id="rehearsal", prompt="?"),
+                way.options,
+            ):
+                found.append(way)
         except UserMistake:
             continue
-        asked = roles_asked(way.method, team.task, len(team.members), way.options)
-        if asked or name == "game":  # an own game may be one that nobody can rehearse
-            found.append(way)
     return found
 
 

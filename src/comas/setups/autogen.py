@@ -91,4 +91,4 @@ def ends(turn: Turn, task: Task) -> bool:
     return last_word.casefold() == end.casefold()
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision", "proxy"))

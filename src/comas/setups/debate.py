@@ -70,4 +70,4 @@ def _revise(
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision"))

@@ -55,4 +55,4 @@ def _names(agents: Sequence[Agent]) -> str:
     return ", ".join(each.name for each in agents) or "nobody takes role move"
 
 
-setup = Setup(play, needs=("rules",))
+setup = Setup(play, needs=("rules",), roles=("move",))

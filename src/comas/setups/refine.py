@@ -39,4 +39,4 @@ async def play(
     return await decide(question, turns, task)
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision", "proxy"))

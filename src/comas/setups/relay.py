@@ -3,8 +3,8 @@
 After "The Collaboration Gap" (arXiv 2511.02687). The turns are those of `autogen`: an answer, a
 check of it, the answer again, until somebody declares the end or there are `turns`. With `lead = 0`
 the two speak alternately; else one takes the first `lead` turns, and the other one those behind
-them. Who begins is drawn per question, unless `leader` names an agent. What a relay gains where the
-stronger one leads is computed beside (`evaluation.teamwork`). Leaves out: teams of more than two.
+them. Who begins is drawn per question, unless `leader` names an agent. Leaves out: teams of more
+than two.
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tu
     return agents[place], agents[1 - place]
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision", "proxy"))

@@ -94,4 +94,4 @@ async def decided(
     return next(turn for turn in readable if same(turn.info["answer"], best))
 
 
-setup = Setup(play)
+setup = Setup(play, roles=("solution", "revision", "proxy"))

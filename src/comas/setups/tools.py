@@ -33,4 +33,4 @@ async def play(
     return answer.text if is_answer(answer) else None
 
 
-setup = Setup(play, alone=True)
+setup = Setup(play, alone=True, needs=("tools",))

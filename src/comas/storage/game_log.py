@@ -33,7 +33,6 @@ class Log:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Id of a game -> its record."""
     seconds: float = 0.0
-    peak_bytes: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     """Of the last process that worked on it."""
 
@@ -58,7 +57,6 @@ class Log:
         if "sitting" in record:
             self.facts = record["sitting"]
             self.seconds += self.facts["seconds"]
-            self.peak_bytes = max(self.peak_bytes, self.facts["peak_bytes"])
         else:
             self.found[record["id"]] = record
 

@@ -1,10 +1,10 @@
 """The cells of a study (a setting with a seed: a run and its evaluations in a folder of their own):
-which are left, what they take, and running them, several at once.
+which are left, and running them, several at once.
 
 `cell.toml` is a cell's config, `run` the run, `evals/<measure>` an evaluation, `trained.json` says
 that the run has ended, `failed.json` why the last try did not. Each command is a process of its
 own; what it comes to does not depend on how many run beside it. Leaves out: what was measured
-(`studies.claims`), the formula of memory (`comas.estimate`), time, which a dry run measures.
+(`studies.claims`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tomli_w
 from comas import estimate
 from comas.evaluation.folder import PLAN, REPORT
 from comas.exit_codes import ALARMED
-from comas.machine import memory_of, usable_cpus
+from comas.machine import usable_cpus
 from comas.questions.checked import of_run
 from comas.signals import listening
 from comas.storage import files
@@ -41,10 +41,6 @@ PATIENCE = 60.0
 """Seconds to wait for a process of an earlier try that is still ending."""
 TAIL = 20_000
 """Bytes of a log in which the reason of a failure is looked for."""
-PROCESS = 600_000_000
-"""Bytes of a process beside what the formula counts: Python and its libraries."""
-SPARE = 0.8
-"""Share of the free memory that is planned with."""
 
 
 class Stage(NamedTuple):
@@ -175,113 +171,24 @@ def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[C
     return found
 
 
-# --- what is left takes
+# --- what is left
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of all that is left."""
-
-    cells: int
-    evaluations: int
-    disk: int | None
-    """Bytes of all checkpoints; None where a size is not known."""
-    free_disk: int
-    peak: int | None
-    """Bytes of the largest cell; None where one is not known."""
-    free_memory: int | None
-    jobs: int
-    threads: int
-    mistakes: tuple[str, ...]
-    """What training would refuse settings for."""
-
-    def lines(self) -> list[str]:
-        """What is said before anything runs."""
-        if not self.cells:
-            return ["nothing is left to run"]
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return [
-            f"left:   {self.cells} cells, {self.evaluations} evaluations",
-            f"memory: {_size(self.peak)} each, {_size(self.free_memory)} free",
-            f"disk:   {_size(self.disk)}, {_size(self.free_disk)} free",
-            f"jobs:   {self.jobs} at once, with {threads} each",
-        ]
-
-    def check(self, file: Path) -> None:
-        """An error where something would be refused, or where the disk is too small."""
-        if self.mistakes:
-            raise UserMistake(f"{file}: {self.mistakes[0]}")
-        if self.disk is not None and self.disk > self.free_disk:
-            raise UserMistake(
-                f"{file}: the runs need about {self.disk / 1e9:.1f} GB on disk, and"
-                f" {self.free_disk / 1e9:.1f} GB are free: free some, or set another out"
-            )
-
-
-def _size(count: int | None) -> str:
-    return "not known" if count is None else f"{count / 1e9:.1f} GB"
-
-
-def cost_of(cells: Sequence[Cell], out: Path, jobs: int | None) -> Cost:
-    """Sum up the cells that have something left."""
-    left = [cell for cell in cells if cell.stages()]
-    mistakes: list[str] = []
-    peaks: list[int | None] = []
-    disk: list[int | None] = [0]
-    free = memory_of("cpu").usable
-    for setting in {cell.setting.name: cell.setting for cell in left}.values():
+def check_left(cells: Sequence[Cell], file: Path) -> None:
+    """An error for a setting that training would refuse, among those that have something left."""
+    for setting in {cell.setting.name: cell.setting for cell in cells if cell.stages()}.values():
         resolved = setting.resolved
         try:
             of_run(resolved.config, resolved.task, note=lambda _: None)
-            resolved, fit = estimate.fit(resolved)
-            fit.check(resolved.config)
+            estimate.fitted(resolved, note=lambda _: None)
         except UserMistake as error:
-            mistakes.append(f"setting {setting.name}: {error}")
-            continue
-        if any(host.unknown for host in fit.hosts):
-            peaks.append(None)
-        elif fit.memory:
-            device, memory = next(iter(fit.memory.items()))
-            free = memory.usable
-            peaks.append(sum(host.peak for host in fit.on(device)))
-        training = sum(cell.setting is setting and not cell.trained for cell in left)
-        checkpoint = estimate.checkpoint_bytes(resolved)
-        kept = estimate.KEPT_CHECKPOINTS * training
-        disk.append(None if checkpoint is None else kept * checkpoint)
-    peak = None
-    if peaks and None not in peaks:
-        peak = PROCESS + max(size for size in peaks if size is not None)
-    threads = max((c.setting.resolved.config.threads or usable_cpus() for c in left), default=1)
-    return Cost(
-        cells=len(left),
-        evaluations=sum(len(cell.stages()) - (not cell.trained) for cell in left),
-        disk=None if None in disk else sum(size for size in disk if size is not None),
-        free_disk=estimate.free_disk(str(out))[1],
-        peak=peak,
-        free_memory=free,
-        jobs=jobs or jobs_for(peak, free, threads, len(left)),
-        threads=threads,
-        mistakes=tuple(mistakes),
-    )
+            raise UserMistake(f"{file}: setting {setting.name}: {error}") from error
 
 
-def jobs_for(peak: int | None, free: int | None, threads: int, cells: int) -> int:
-    """Processes that the cores and the free memory bear; at least one."""
-    jobs = min(cells, usable_cpus() // threads)
-    if free is not None and peak is not None:
-        jobs = min(jobs, int(SPARE * free) // max(1, peak))
-    return max(1, jobs)
-
-
-def alike(cells: Sequence[Cell]) -> list[list[Setting]]:
-    """The trained settings, those with the same bases and engines together."""
-    groups: dict[Any, dict[str, Setting]] = {}
-    for setting in (cell.setting for cell in cells if cell.setting.trained):
-        hosts = setting.resolved.config.hosts.values()
-        engines = tuple((host.engine, host.device) for host in hosts)
-        key = (*setting.resolved.base_names(), engines)
-        groups.setdefault(key, {})[setting.name] = setting
-    return [list(group.values()) for group in groups.values()]
+def jobs_for(cells: Sequence[Cell]) -> int:
+    """Cells that the cores of this machine bear at once; at least one."""
+    threads = max((c.setting.resolved.config.threads or usable_cpus() for c in cells), default=1)
+    return max(1, min(len(cells), usable_cpus() // threads))
 
 
 # --- running

@@ -1,4 +1,4 @@
-"""A study from its file to its report: check, declare, estimate, run what is left, write.
+"""A study from its file to its report: check, declare, run what is left, write.
 
 Claims are fixed before the runs: a copy of the file lies in the study's folder, and `declared.json`
 is what it says, in plain values. What is changed or removed after cells have run is an error;
@@ -19,7 +19,16 @@ import filelock
 
 from comas.storage import files
 from comas.storage.run import Run
-from comas.studies.cells import Cell, Cost, Ended, Place, cells_of, cost_of, here, run_cells
+from comas.studies.cells import (
+    Cell,
+    Ended,
+    Place,
+    cells_of,
+    check_left,
+    here,
+    jobs_for,
+    run_cells,
+)
 from comas.studies.claims import has_figure, rows_of, verdicts_of
 from comas.studies.file import StudyFile, parts_of, read_file
 from comas.studies.report import Declared, Report
@@ -72,10 +81,6 @@ class Study:
     def left(self) -> list[Cell]:
         """Cells that are not done."""
         return [cell for cell in self.cells if cell.stages()]
-
-    def cost(self, jobs: int | None) -> Cost:
-        """Sum up what is left."""
-        return cost_of(self.cells, self.out, jobs)
 
     def declaration(self) -> dict[str, Any]:
         """What the results depend on, and what is claimed, as plain values."""
@@ -144,9 +149,18 @@ class Study:
         runs = [Run.open(cell.run) for cell in self.cells if (cell.run / "config.toml").is_file()]
         return metric is not None and not any(has_figure(run.metrics(), metric) for run in runs)
 
-    def run(self, jobs: int, tell: Callable[[Ended], None], place: Place | None = None) -> None:
-        """Run what is left; KeyboardInterrupt where it was stopped."""
-        run_sync(run_cells(self.left(), jobs, place or here, tell))
+    def check_left(self) -> None:
+        """An error for a setting with something left that training would refuse."""
+        check_left(self.cells, self.file)
+
+    def run(
+        self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None
+    ) -> None:
+        """Run what is left, so many cells at once, by default as many as cores bear;
+        KeyboardInterrupt where it was stopped.
+        """
+        left = self.left()
+        run_sync(run_cells(left, jobs or jobs_for(left), place or here, tell))
 
     def report(self, declared: Declared) -> Report:
         """Test the claims on what there is, and write the report."""
@@ -173,14 +187,13 @@ class Study:
 def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Report:
     """Run what is left of a study file, and write its report; with `report` nothing is run.
 
-    `jobs` are runs at once; None is as many as cores and memory bear. Raises UserMistake where the
+    `jobs` are runs at once; None is as many as cores bear. Raises UserMistake where the
     file is not sound, before anything runs.
     """
     found = Study.read(file)
     with found.alone():
         declared = found.declare()
         if found.left() and not report:
-            cost = found.cost(jobs)
-            cost.check(found.file)
-            found.run(cost.jobs, lambda _: None)
+            found.check_left()
+            found.run(jobs, lambda _: None)
         return found.report(declared)

@@ -1,7 +1,6 @@
 """How long discussions take, from a few that are played with short replies: for dry runs.
 
-Leaves out: learning (`training.dry_run`), what is measured in an evaluation
-(`evaluation.runner`).
+Leaves out: learning (`training.dry_run`).
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from comas.types import (
     Sampling,
     State,
     Task,
+    UserMistake,
 )
 
 Said = str | Reply
@@ -144,6 +145,11 @@ class Scripted:
         probabilities: Sequence[float] = [1.0 / len(choices)] * len(choices)
         if self.beliefs is not None:
             probabilities = self.beliefs(ask.policy, ask.role, prompt, choices)
+        if len(probabilities) != len(choices) or min(probabilities) <= 0:
+            raise UserMistake(
+                f"turn {ask.turn}: `beliefs` gave {list(probabilities)} for the choices"
+                f" {list(choices)}: give each a probability above 0"
+            )
         weights = tuple(math.log(probability) for probability in probabilities)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         word = choices[number]

@@ -52,7 +52,7 @@ class Session:
         self.team = team
         self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved))
+        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved, asked.train[0]))
         self.measuring = Measuring(team, self.hooks, self.pulse)
         self.metrics = load_metrics(team.config.metrics or ())
         self.asked = asked
@@ -236,7 +236,7 @@ class Session:
         episodes: Sequence[Episode],
         validated: Sequence[float],
     ) -> None:
-        signs = self.signal.signs(episodes)
+        signs = self.signal.signs(step, episodes)
         seen = Seen(step, episodes, metrics["policies"], validated)
         metrics["monitors"], alarms = self.watching.read(seen)
         metrics["notes"] = [news.text for news in (*signs, *alarms)]
@@ -251,7 +251,7 @@ class Session:
                     f"step {step + 1}: policy {policy} learnt nothing: a loss, a gradient or an"
                     " advantage was not finite"
                 )
-        for alarm in [*self.signal.news(step, signs), *alarms]:
+        for alarm in [*self.signal.news(signs), *alarms]:
             self.hooks.alarm(alarm)
             self.hooks.note(f"step {step + 1}: {alarm.text}")
         self.hooks.step(metrics, episodes)

@@ -15,7 +15,7 @@ from comas.hooks import Hook, Pulse, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team, measurable, measured_for
-from comas.types import Question
+from comas.types import Question, Turn
 
 
 class Measuring:
@@ -90,7 +90,14 @@ class Measuring:
         config = self.team.config
         members = [member for member in self._measurable() if member.name not in without]
         self.pulse.turn_to(stage, step, len(members) * len(questions))
-        return await answer_all(
+        cut: list[Turn] = []
+
+        def heard(turn: Turn) -> None:
+            if not turn.finished:
+                cut.append(turn)
+            self.pulse.heard(turn)
+
+        answers = await answer_all(
             members,
             self.team.task,
             questions,
@@ -99,6 +106,12 @@ class Measuring:
             temperature=config.eval_temperature,
             room=config.room,
             top_p=config.eval_top_p,
-            heard=self.pulse.heard,
+            heard=heard,
             play=self.team.method.measure,
         )
+        if len(cut) > len(answers) / 2:
+            self.hook.note(
+                f"{stage}: {len(cut)} replies of {len(answers)} answers were cut for want of room,"
+                f" and a cut answer counts as wrong: raise room.{cut[0].role}"
+            )
+        return answers

@@ -6,31 +6,19 @@ Leaves out: counting them (`hooks.Pulse`).
 from __future__ import annotations
 
 from comas.config.policies import Resolved
-from comas.config.rehearsal import Rehearsal, rehearse
+from comas.config.rehearsal import rehearse
 from comas.hooks import Certainty, Expected
+from comas.types import Question
 
 
-def expecting(resolved: Resolved) -> Expected:
-    """What steps of this run will ask for, by a rehearsal of its game."""
-    rehearsal = rehearse(resolved)
-    samples = resolved.config.samples or 1
+def expecting(resolved: Resolved, question: Question) -> Expected:
+    """What steps of this run will ask for: per question as many replies as in the step before, in
+    the first one as many as a rehearsal of this question.
+    """
+    rehearsed = len(rehearse(resolved, question)) * (resolved.config.samples or 1)
 
     def expected(questions: int, per_question: float | None) -> tuple[int | None, Certainty]:
-        return expected_replies(rehearsal, questions * samples, questions, per_question)
+        replies = per_question or rehearsed
+        return (round(questions * replies) if replies else None), "about"
 
     return expected
-
-
-def expected_replies(
-    rehearsal: Rehearsal | None, games: int, questions: int, per_question: float | None
-) -> tuple[int | None, Certainty]:
-    """How many replies a step of so many games will ask for, and how sure that is.
-
-    As many as in the rehearsal of a discussion; where there is none, as many per question as in the
-    step before (`per_question`).
-    """
-    if rehearsal is not None:
-        return games * rehearsal.replies, "exactly" if rehearsal.exactly else "at most"
-    if per_question is None:
-        return None, "about"
-    return round(questions * per_question), "about"

@@ -14,7 +14,7 @@ from pathlib import Path
 from comas import estimate
 from comas.config.plugins import check_trackers, load_builder
 from comas.config.policies import Resolved
-from comas.config.rehearsal import check_asked
+from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_room, check_training
@@ -73,8 +73,8 @@ def checked_questions(resolved: Resolved, note: Callable[[str], None]) -> RunQue
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     asked = of_run(resolved.config, resolved.task, note)
-    check_asked(resolved, asked.train[0])
-    check_room(resolved, note)
+    turns = rehearse(resolved, asked.train[0])
+    check_room(resolved, [turn.role for turn in turns], note)
     return asked
 
 
@@ -175,8 +175,8 @@ async def resume_async(
                 f" (schedule={config.schedule}); begin anew with the longer schedule"
             )
         asked = of_run(config, resolved.task, hook.note)
-        check_room(resolved, hook.note)
-        resolved = estimate.resumed(resolved, hook.note)
+        check_room(resolved, [], hook.note)
+        resolved = estimate.filled(resolved, learn=True)
         hook.working(Progress("loading", start))
         checkpoint = (
             run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None

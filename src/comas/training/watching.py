@@ -19,8 +19,8 @@ from comas.config.plugins import load_builder
 from comas.config.schema import Config
 from comas.game.play import Scene
 from comas.hooks import Alarm
+from comas.monitors.evidence import Trial
 from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
-from comas.monitors.trial import Trial
 from comas.storage.alarms import read_monitors, write_monitors
 from comas.types import Episode, UserMistake
 
@@ -52,11 +52,9 @@ class Watching:
         self.monitors = load_monitors(config.monitors or ())
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
-        self.error = ALPHA / max(1, count)
-        """Of each hypothesis."""
         for name, monitor in self.monitors.items():
             for hypothesis in monitor.hypotheses:
-                self.trials[name, hypothesis.name] = Trial(hypothesis, self.error)
+                self.trials[name, hypothesis.name] = Trial(hypothesis, ALPHA / count)
 
     async def beside(
         self,
@@ -66,8 +64,8 @@ class Watching:
         discussions: int,
     ) -> list[Episode]:
         """Return what is played in a step of so many discussions, while monitors ask what they want
-        to know; when it has been played they ask about it, or prepare where it is the first.
-        `scene` is for games that are no part of the step.
+        to know; when the first has been played they prepare. `scene` is for games that are no part
+        of the step.
         """
         async with asyncio.TaskGroup() as side_by_side:
             played = side_by_side.create_task(playing)
@@ -75,15 +73,11 @@ class Watching:
                 asking = monitor.ask(scene, step, discussions)
                 side_by_side.create_task(self._guarded(name, asking))
         episodes = played.result()
-        whole = [episode for episode in episodes if episode.error is None]
         if step == 0:
             self._allow(episodes)
-        for name, monitor in tuple(self.monitors.items()):
-            if step == 0:
-                asking = self._begin(monitor, scene, whole)
-            else:
-                asking = monitor.ask_about(scene, step, whole)
-            await self._guarded(name, asking)
+            whole = [episode for episode in episodes if episode.error is None]
+            for name, monitor in tuple(self.monitors.items()):
+                await self._guarded(name, monitor.begin(scene, whole))
         return episodes
 
     def _allow(self, episodes: Sequence[Episode]) -> None:
@@ -97,12 +91,7 @@ class Watching:
         asking = [monitor for monitor in self.monitors.values() if monitor.asks]
         for monitor in asking:
             tokens = SHARE * in_step * steps / len(asking)
-            monitor.allowance = Allowance(tokens, steps, self.error)
-
-    async def _begin(self, monitor: Monitor, scene: Scene, episodes: Sequence[Episode]) -> None:
-        await monitor.begin(scene, episodes)
-        if monitor.remark:
-            self.note(monitor.remark)
+            monitor.allowance = Allowance(tokens, steps)
 
     async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Let a monitor work; drop it where it raises. What a game says of a user's mistake is no

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from comas.game.judgements import accepts, work_judged
 from comas.game.roles import JUDGES
-from comas.training.metrics.quality import Pair, auc
+from comas.stats import auc
 from comas.training.metrics.record import Figures, StepRecord, mean
 from comas.types import Turn
 
@@ -23,7 +23,7 @@ Judgement = tuple[bool, bool]
 def metric(step: StepRecord) -> dict[str, Figures] | None:
     """Role -> `balanced` of its judgements that can be read, of work whose verdict is known."""
     verdicts: dict[str, list[Judgement]] = {}
-    beliefs: dict[str, list[Pair]] = {}
+    beliefs: dict[str, list[tuple[float, bool]]] = {}
     for turn, right in _judgements(step):
         verdict = accepts(turn)
         belief = turn.info.get("belief")

@@ -8,10 +8,8 @@ verifier is `quick` and it has `check`. Leaves out: how often they repeat those 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from comas.objective.pay import grams, similarity
 from comas.training.metrics.record import Figures, StepRecord, grouped, mean
 from comas.types import Turn
 
@@ -23,9 +21,9 @@ FRONTIER = (0.3, 0.8)
 
 def metric(step: StepRecord) -> Figures | None:
     """Of proposals (`n`) the share that are questions (`valid`); of these the share of different
-    ones (`distinct`) and `novelty`; and of those that were answered the share with a right answer
-    among them (`solvable`: others may be, and nobody has found out) and with .3 to .8 of right
-    answers (`frontier`).
+    ones (`distinct`); and of those that were answered the share with a right answer among them
+    (`solvable`: others may be, and nobody has found out) and with .3 to .8 of right answers
+    (`frontier`).
     """
     proposed = {t.id: t.info["posed"] for t in step.turns if is_proposal(t)}
     if not proposed:
@@ -36,8 +34,6 @@ def metric(step: StepRecord) -> Figures | None:
     if texts:
         different = set(texts)
         found["distinct"] = len(different) / len(texts)
-    if len(texts) > 1:
-        found["novelty"] = novelty(texts)
     if step.task.quick and step.task.check is not None:
         shares = _shares_right(step, proposed)
         if shares:
@@ -65,20 +61,3 @@ def at_frontier(share: float) -> bool:
     """Whether a question with this share of right answers is neither too easy nor too hard."""
     low, high = FRONTIER
     return low <= share <= high
-
-
-def novelty(texts: Sequence[str]) -> float:
-    """The mean over texts of 1 - the greatest similarity to another of them (runs of words); two or
-    more texts.
-    """
-    times = Counter(texts)
-    counts = {text: grams(text) for text in times}
-    news: list[float] = []
-    for text in texts:
-        if times[text] > 1:
-            news.append(0.0)
-            continue
-        others = [counts[other] for other in times if other != text]
-        nearest = max(similarity(counts[text], other) for other in others)
-        news.append(1.0 - nearest)
-    return mean(news)

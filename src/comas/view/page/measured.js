@@ -89,7 +89,7 @@ function evaluationPage(folder) {
     name: `${cell.label}, ${cell.task}, ${cell.setup}`, mean: cell.accuracy, low: cell.low, high: cell.high,
     more: [`${number(cell.n, "questions")}, ${number(cell.tokens, "tokens")}`] }));
   const named = (one) => `${one.second.label} ${one.second.setup} against ${one.first.label} ${one.first.setup}`;
-  const differences = [...report.systems, ...report.setups, ...report.equal_tokens].map((one) => ({
+  const differences = [...report.systems, ...report.setups].map((one) => ({
     name: `${one.task}: ${named(one)}`, mean: one.difference, low: one.low, high: one.high,
     more: [`${one.verdict}, p ${number(one.p)} (${one.test}, corrected)`] }));
   return [head[0], intervals("accuracy", cells.filter((cell) => cell.mean !== null), [0, 1]),
