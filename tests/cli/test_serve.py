@@ -52,8 +52,6 @@ SECRET = "sk-of-this-test-0123456789"
         (["seed", "task=mix"], "task mix cannot read an answer"),
         (["seed", "--host", "0.0.0.0"], "a key is wanted: set the environment variable COMAS_"),
         (["seed", "--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: "),
-        (["seed", "--certificate", "a.crt"], "--certificate: comas serve speaks HTTP: put a proxy"),
-        (["seed", "--certificate-key", "k.pem"], "--certificate-key: comas serve speaks HTTP"),
     ],
 )
 def test_a_mistake_is_one_line(

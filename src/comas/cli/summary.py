@@ -134,11 +134,6 @@ def result_json(result: Result) -> dict[str, Any]:
 
 LAST = 10
 """Steps that are averaged."""
-Means = dict[str, float]
-Figures = dict[str, dict[str, Means]]
-"""Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
-BY_ROLE = ("judges",)
-WHOLE = ("pay", "coverage", "posed")
 SHOWN = {
     "pay": ("accuracy", "precision", "recall", "auc"),
     "judges": ("balanced", "accepts_right", "accepts_wrong"),
@@ -146,39 +141,25 @@ SHOWN = {
     "posed": ("valid", "distinct", "solvable", "frontier"),
 }
 """Metric -> the figures that a person is shown."""
-TITLES = {
-    "pay": "pay of solutions",
-    "judges": "judges ({role})",
-    "coverage": "answers",
-    "posed": "posed questions",
-}
 
 
-def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
-    """Means over the last steps, of each figure over those that have it."""
-    tables: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+def figures_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Metric -> role (or `step`, where it is of the whole step) -> figure -> mean over those of the
+    last steps that have it.
+    """
+    values: dict[tuple[str, str, str], list[float]] = {}
     for step in metrics[-LAST:]:
-        for metric, role, figures in _tables(step):
-            of_role = tables.setdefault((metric, role), [])
-            of_role.append(figures)
-    found: Figures = {}
-    for (metric, role), of_role in tables.items():
-        means = found.setdefault(metric, {}).setdefault(role, {})
-        for name in dict.fromkeys(name for table in of_role for name in table):
-            values = [table[name] for table in of_role if table.get(name) is not None]
-            if values:
-                means[name] = sum(values) / len(values)
-    return found
-
-
-def _tables(step: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """(metric, role, its figures) of a line of metrics.jsonl."""
-    for metric in BY_ROLE:
-        for role, figures in step.get(metric, {}).items():
-            yield metric, role, figures
-    for metric in WHOLE:
-        if metric in step:
-            yield metric, "step", step[metric]
+        for metric in SHOWN:
+            table = step.get(metric, {})
+            for role, figures in (table if metric == "judges" else {"step": table}).items():
+                for name, value in figures.items():
+                    if value is not None:
+                        values.setdefault((metric, role, name), []).append(value)
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    for (metric, role, name), each in values.items():
+        of_role = means.setdefault(metric, {}).setdefault(role, {})
+        of_role[name] = sum(each) / len(each)
+    return means
 
 
 def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -193,6 +174,5 @@ def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for role, of_role in roles.items():
             names = [name for name in SHOWN[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
-            title = TITLES[metric].format(role=role)
             if shown:
-                yield f"  {title}: {shown}"
+                yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"
