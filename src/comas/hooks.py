@@ -233,17 +233,6 @@ Expected = Callable[[int, float | None], tuple[int | None, Certainty]]
 """`expected(questions, replies per question in the step before)` -> replies of a step."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What all hosts have done so far."""
-
-    replies: int = 0
-    tokens: int = 0
-    rows_due: int = 0
-    rows_read: int = 0
-    rows_learnt: int = 0
-
-
 class Pulse:
     """Tells a hook how far the present stage has come: at every change of stage, and a few times
     per second between.
@@ -269,7 +258,7 @@ class Pulse:
             self._meters[name] = host.meter or self._own[name]
         self._stage = Progress("loading")
         self._began = time.monotonic()
-        self._before = Counts()
+        self._before = Meter()
         self._apart = 0
         """Replies of this stage that hosts counted and that are no part of it."""
         self._lately: deque[tuple[float, int]] = deque()
@@ -354,9 +343,10 @@ class Pulse:
         self.hook.working(self.progress())
         self._timer = loop.call_later(EVERY, self._beat, loop)
 
-    def _count(self) -> Counts:
+    def _count(self) -> Meter:
+        """What all hosts have done so far."""
         meters = list(self._meters.values())
-        return Counts(
+        return Meter(
             sum(m.replies for m in meters),
             sum(m.tokens for m in meters),
             sum(m.rows_due for m in meters),

@@ -21,7 +21,6 @@ from comas.machine import (
     usable_cpus,
     version_of,
 )
-from comas.models.packaged import PACKAGED, how_to_install, installed_at
 from comas.models.sources import seed_models
 from comas.program import VERSION
 
@@ -73,7 +72,6 @@ def examine() -> dict[str, Any]:
             for name, extra in EXTRAS.items()
         },
         "seed models": ", ".join(seed_models()),
-        "packaged models": ", ".join(f"{name} ({_state_of(name)})" for name in PACKAGED),
         "sandbox, of programs that models write": {
             # what a system or a library says of itself may have paths and names in it
             name: re.split(r" in /|: | \(", told)[0]
@@ -88,11 +86,3 @@ def gpu_names() -> str:
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join([*names, "Apple (mps)"] if has_apple_gpu() else names)
-
-
-def _state_of(packaged: str) -> str:
-    """Whether the file of a packaged model is here, and what reads it."""
-    reads = all(version_of(name) for name, extra in EXTRAS.items() if extra == "gguf")
-    if reads and installed_at(packaged) is not None:
-        return "installed"
-    return f"missing: {how_to_install(packaged)}"

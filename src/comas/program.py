@@ -62,16 +62,7 @@ def command() -> str:
     """`comas` as it can be called from here: its path where it is not found on PATH."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
-        python = (
-            "python"
-            if _same(shutil.which("python"), sys.executable)
-            else shlex.quote(sys.executable)
-        )
-        return f"{python} -m comas"
-    if called.stem != "comas" or _same(shutil.which("comas"), str(called)):
+        return f"{shlex.quote(sys.executable)} -m comas"
+    if called.stem != "comas" or shutil.which("comas") is not None:
         return "comas"
     return shlex.quote(str(called))
-
-
-def _same(found: str | None, file: str) -> bool:
-    return found is not None and Path(found).absolute() == Path(file).absolute()

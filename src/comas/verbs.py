@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from comas.config.plugins import load_plugin
 from comas.config.schema import OF_TRAINING, parse_pair, read
 from comas.display.lines import shown
 from comas.evaluation.runner import Exam
@@ -150,28 +151,11 @@ def evaluate(
     names = [
         _at_home(s) if isinstance(s, str | Path) else ",".join(map(_at_home, s)) for s in systems
     ]
-    if not names:
-        raise UserMistake(
-            "evaluate needs at least one run or model, such as comas.evaluate('seed')"
-        )
-    pairs = _pairs(keys)
-    place = str(data) if data is not None else None
-    if not (ways := _listed(setups)):
-        raise UserMistake(
-            "evaluate: setups names none: one or more of single, vote, debate, autogen, game, a"
-            " method"
-        )
     if type(seed) is not int or seed < 0:
         raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
-    if "test_questions" in keys or limit is not None:
-        limit = limit_of(None if limit == LIMIT else limit, pairs, "evaluate: limit")
-    for key in keys:
-        if key in OF_TRAINING or key in INSTEAD:
-            raise UserMistake(
-                f"evaluate: {key} is a key of training and says nothing here (see"
-                " docs/evaluation.md): leave it out"
-            )
-    plan = Plan(names, _listed(tasks), ways, limit, seed, pairs, place)
+    most = None if limit == LIMIT else limit or 0
+    place = str(data) if data is not None else None
+    plan = planned(names, tasks, setups, most, seed, _pairs(keys), place)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
     return Evaluation(
@@ -182,6 +166,41 @@ def evaluate(
         found["notes"],
         found,
     )
+
+
+def planned(
+    names: Sequence[str],
+    tasks: str | Sequence[str],
+    setups: str | Sequence[str],
+    limit: int | None,
+    seed: int,
+    pairs: Sequence[str],
+    data: str | None,
+) -> Plan:
+    """The plan of an evaluation, with what is wrong with it told before anything is loaded; without
+    a `limit` what `test_questions` of the pairs says, and 0 is all.
+    """
+    if not names:
+        raise UserMistake("eval needs at least one run or base model, such as seed")
+    ways = _listed(setups)
+    if not ways:
+        raise UserMistake(
+            "setups names none: one or more of single, vote, debate, autogen, game, a method"
+        )
+    asked = _listed(tasks)
+    for task in asked:
+        load_plugin("task", task)
+    for pair in pairs:
+        key = pair.partition("=")[0].split(".")[0].strip()
+        if key in INSTEAD:
+            raise UserMistake(f"{pair}: {key} is a key of training: here it is {INSTEAD[key]}")
+        if key in OF_TRAINING:
+            raise UserMistake(
+                f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
+                " it out"
+            )
+    per_task = limit_of(limit, pairs, "limit")
+    return Plan(names, asked, ways, per_task, seed, pairs, data)
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:

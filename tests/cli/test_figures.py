@@ -29,8 +29,8 @@ def test_only_the_last_steps_count() -> None:
 
 def test_lines_leave_out_what_is_not_there() -> None:
     assert list(figure_lines(STEPS))[1:] == [
-        "  pay of solutions: accuracy 0.50, auc 0.50",
-        "  answers: distinct 1.20",
+        "  pay: accuracy 0.50, auc 0.50",
+        "  coverage: distinct 1.20",
     ]
     assert list(figure_lines([{"rewards": {}}])) == []
     assert list(figure_lines([])) == []

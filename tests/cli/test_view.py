@@ -35,12 +35,11 @@ from tests.support.viewed import evaluation, viewed_run
         (["r", "--settle", "ttrl:votes"], "'votes' is not of the form key=value"),
         (
             ["r", "--settle", "comas:formatcheck=false"],
-            "--settle comas:formatcheck=false: unknown key options.formatcheck: did you mean"
-            " format_check?",
+            "unknown key options.formatcheck: did you mean format_check?",
         ),
         (
             ["r", "--settle", "comas:format_check=7"],
-            "--settle comas:format_check=7: options.format_check = 7",
+            "options.format_check = 7",
         ),
         (["r", "e", "--settle", "comas"], "--settle comas: e is an evaluation"),
     ],

@@ -296,26 +296,6 @@ def test_importing_the_package_loads_no_library_and_no_command_line() -> None:
     assert all(getattr(comas, name) is not None for name in comas.__all__)
 
 
-def test_show_names_the_roles_of_a_step_where_nobody_was_asked_in_the_one_that_is_sought(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(place)
-    assert run(["show", "runs/first", "--role", "solver"], monkeypatch) == 0
-    roles = sorted(
-        {
-            turn["role"]
-            for record in Run(place / "runs" / "first").episodes(0)
-            for turn in record["turns"]
-        }
-    )
-    assert (
-        capsys.readouterr().out.splitlines()[-1]
-        == f"nobody was asked as solver in this step; roles here: {', '.join(roles)}"
-    )
-    assert run(["show", "runs/first", "--role", roles[0]], monkeypatch) == 0
-    assert "nobody was asked" not in capsys.readouterr().out
-
-
 def test_show_narrows_to_a_step_and_a_question(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -368,8 +368,8 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     assert "say so on the command line: hosts.far.key_env=JUDGE_KEY" in capsys.readouterr().err
     assert run([*command, "eval_temperature=0", "hosts.far.key_env=JUDGE_KEY"], monkeypatch) == 0
     out = capsys.readouterr().out
-    assert re.search(r"far.toml +pick +single +12", out)
-    assert "far.toml: 1 agent (single)" in out  # copies of one model answer once
+    # copies of one model answer once
+    assert re.search(r"far.toml +pick +single: 1 agent +12", out)
     assert re.search(
         r"far.toml: host far, behind an API: 36 answers, .* cost 0\.\d+; went wrong: 429 1 x", out
     )

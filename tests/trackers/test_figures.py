@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from comas.trackers.tracker import of_config, of_measurement, of_step
+from comas.trackers.tracker import figures_of, of_config
 
 LINE = {
     "step": 4,
@@ -24,41 +24,28 @@ LINE = {
 }
 
 
-def test_a_dozen_names_come_first_and_the_rest_lies_below_detail() -> None:
-    figures = of_step(LINE)
-    first = {name: x for name, x in figures.items() if not name.startswith("detail/")}
-    assert first == {
-        "reward/solution": 0.5,
-        "reward/scoring": 0.0,
-        "kl/solution": 0.01,
-        "accuracy/training": 0.25,
-        "pay/precision": 0.75,
-        "accuracy/validation": 0.4,
-        "tokens": 900,
-        "seconds": 2.5,
-    }
-    assert list(figures)[: len(first)] == list(first)
-    assert figures["detail/cost/a0/scoring/1/tokens"] == 60
-    assert figures["detail/replies/a0/evaluation/turns"] == 4
-    assert figures["detail/validation/low"] == 0.2
-    assert figures["detail/mine/0/1"] == 2
-    assert figures["detail/mine/1/yes"] == 1
+def test_figures_are_called_by_their_path() -> None:
+    figures = figures_of(LINE)
+    assert figures["rewards/solution"] == 0.5
+    assert figures["tokens"] == 900
+    assert figures["cost/a0/scoring/1/tokens"] == 60
+    assert figures["replies/a0/evaluation/turns"] == 4
+    assert figures["validation/low"] == 0.2
+    assert figures["mine/0/1"] == 2
+    assert figures["mine/1/yes"] == 1
 
 
 def test_what_is_no_finite_number_is_left_out() -> None:
-    figures = of_step(LINE)
+    figures = figures_of(LINE)
     assert all(math.isfinite(x) for x in figures.values())
-    assert [name for name in figures if "policies" in name] == ["detail/policies/home/a0/lr"]
-    assert not {"detail/mine/1/large", "pay/recall", "detail/step", "step"} & figures.keys()
+    assert [name for name in figures if "policies" in name] == ["policies/home/a0/lr"]
+    assert not {"mine/1/large", "pay/recall", "step"} & figures.keys()
     assert not [name for name in figures if "notes" in name]
 
 
 def test_measurements_and_configs() -> None:
     interval = {"mean": 0.5, "low": 0.25, "high": float("inf"), "n": 4}
-    assert of_measurement("before", interval) == {
-        "accuracy/before": 0.5,
-        "detail/accuracy/before/low": 0.25,
-        "detail/accuracy/before/n": 4,
-    }
+    figures = figures_of({"before": interval})
+    assert figures == {"before/mean": 0.5, "before/low": 0.25, "before/n": 4}
     config = {"steps": 3, "hosts": {"home": {"base": "seed"}}, "betas": [0.9, 0.95], "room": {}}
     assert of_config(config) == {"steps": 3, "hosts.home.base": "seed", "betas": "[0.9, 0.95]"}

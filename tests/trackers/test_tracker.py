@@ -20,7 +20,7 @@ from comas.hooks import Alarm, Hook
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.trackers.tracker import of_step
+from comas.trackers.tracker import figures_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 from tests.support.command import run as command
@@ -111,7 +111,7 @@ def test_a_tracker_gets_every_step_and_changes_none(
     assert story(tmp_path / "tracked") == story(tmp_path / "plain")
     metrics = list(Run.open(tmp_path / "tracked").metrics())
     sent = dict(lines_of(tmp_path / "tracked", "mine")[1:6])
-    assert sent == {line["step"] + 1: of_step(line) for line in metrics}
+    assert sent == {line["step"] + 1: figures_of(line) for line in metrics}
     assert "sending" not in capsys.readouterr().out, "what trackers print is kept from stdout"
 
 

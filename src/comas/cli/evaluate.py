@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from comas.evaluation.runner import Exam
     from comas.evaluation.spec import Plan
 
-SIGNED = ("overhead", "expert loss")
-"""Figures of teams that are differences."""
 Tasks = Annotated[
     str | None,
     typer.Option(help="Divided by commas: gsm8k,math500 ... (default: the first system's own)."),
@@ -149,42 +147,12 @@ def _plan(
     seed: int,
     data: str | None,
 ) -> Plan:
-    from comas.config.plugins import load_plugin
-    from comas.config.schema import OF_TRAINING
     from comas.config.systems import is_run
-    from comas.evaluation.spec import INSTEAD, Plan, limit_of
-    from comas.types import UserMistake
+    from comas.verbs import planned
 
     names = [s for s in systems if "=" not in s or is_run(s.split(",")[0])]
-    if not names:
-        raise UserMistake(
-            f"eval needs at least one run or base model, such as: {command()} eval seed"
-        )
-    ways = _listed(setups)
-    if not ways:
-        raise UserMistake(
-            "--setups names none: one or more of single, vote, debate, autogen, game, a method"
-        )
     pairs = [s for s in systems if s not in names]
-    asked = _listed(tasks or "")
-    for task in asked:
-        load_plugin("task", task)  # a name that is none is told before anything is loaded
-    for pair in pairs:
-        key = pair.partition("=")[0].split(".")[0].strip()
-        if key in INSTEAD:
-            raise UserMistake(f"{pair}: {key} is a key of training: here it is {INSTEAD[key]}")
-        if key in OF_TRAINING:
-            raise UserMistake(
-                f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
-                " it out"
-            )
-    per_task = limit_of(limit, pairs, "--limit")
-    return Plan(names, asked, ways, per_task, seed, pairs, data)
-
-
-def _listed(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    return list(dict.fromkeys(filter(None, parts)))
+    return planned(names, tasks or "", setups, limit, seed, pairs, data)
 
 
 def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
@@ -195,9 +163,7 @@ def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
-    from comas.display import clean
     from comas.evaluation.folder import SPENT
-    from comas.storage.game_log import logs_in, verdicts_in
     from comas.team import spending
 
     file = folder / "report.json"
@@ -209,13 +175,7 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(ctx, found)
         return
-    place = shlex.quote(str(folder))
-    print(f"{folder} has not ended yet: {command()} resume {place}")
-    for log in logs_in(folder / "answers"):
-        verdicts = verdicts_in(log)
-        right = verdicts.count("right")
-        counts = f"{len(verdicts)} games, {right} right, {verdicts.count('failed')} failed"
-        print(f" {clean(log.stem.rpartition('.')[0])}: {counts} so far")
+    print(f"{folder} has not ended yet: {command()} resume {shlex.quote(str(folder))}")
     _print_costs(found)
 
 
@@ -239,17 +199,12 @@ def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from comas.display import clean
-
     rows = [_row(cell) for cell in found["cells"]]
-    names = ("system", "task", "setup", "n", "accuracy, 95 %", "tokens each")
+    names = ("system", "task", "setup: by whom", "n", "accuracy, 95 %", "tokens each")
     if rows:
         asked = found.get("asked", {})
         at = [f"{key} {value:g}" for key, value in asked.items() if (key, value) != ("top_p", 1)]
         print_table(", ".join(["held-out answers", *at]), names, rows, whole=names[3:])
-    for system, teams in _teams(found["cells"]).items():
-        parts = [f"{team} ({', '.join(setups)})" for team, setups in teams.items()]
-        print(f" {clean(system)}: {'; '.join(parts)}")
     titles = {"systems": "against the first system", "setups": "against the first setup"}
     for key, title in titles.items():
         if found[key]:
@@ -269,19 +224,8 @@ def _row(cell: Mapping[str, Any]) -> list[str]:
         accuracy = spelt(cell["accuracy"], cell["low"], cell["high"])
     answers = cell["right"] + cell["wrong"] + cell["failed"]
     tokens_each = cell["tokens"] / max(1, answers)
-    names = [cell[key] for key in ("label", "task", "setup")]
+    names = [cell["label"], cell["task"], f"{cell['setup']}: {cell['team']}"]
     return [*names, f"{cell['n']:,}", accuracy, f"{tokens_each:,.0f}"]
-
-
-def _teams(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """System -> who answered -> in which setups."""
-    systems: dict[str, dict[str, list[str]]] = {}
-    for cell in cells:
-        teams = systems.setdefault(cell["label"], {})
-        setups = teams.setdefault(cell["team"], [])
-        if cell["setup"] not in setups:
-            setups.append(cell["setup"])
-    return systems
 
 
 def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -293,14 +237,18 @@ def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
 
 
 def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
-    """What teams made of their members, a figure per line; names stand in the first of a cell."""
-    rows: list[list[str]] = []
-    for team in teams:
-        names = [team[key] for key in ("label", "task", "setup")]
-        for figure, found in team["figures"].items():
-            form = "+.3f" if figure in SIGNED else ".3f"
-            rows.append([*names, figure, spelt(found["mean"], found["low"], found["high"], form)])
-            names = [""] * len(names)
+    """What teams made of their members, a figure per line."""
+    rows = [
+        [
+            team["label"],
+            team["task"],
+            team["setup"],
+            figure,
+            spelt(one["mean"], one["low"], one["high"]),
+        ]
+        for team in teams
+        for figure, one in team["figures"].items()
+    ]
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
         print_table("teams against their members", headings, rows, whole=headings[3:])
@@ -377,18 +325,14 @@ def print_table(
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name, *texts in zip(names, *rows, strict=True):
-        is_whole = name in whole
-        are_numbers = is_whole and all(text[-1:].isdecimal() for text in texts)
-        justify = "right" if are_numbers else "left"
-        table.add_column(name, no_wrap=is_whole, overflow="fold", justify=justify)
+    for name in names:
+        table.add_column(name, no_wrap=name in whole, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     terminal = Console()
-    width = terminal.width if terminal.is_terminal else 80
-    plain = Console(file=io.StringIO(), width=max(60, width) - 1)
+    plain = Console(file=io.StringIO(), width=terminal.width if terminal.is_terminal else 80)
     with plain.capture() as drawn:
         plain.print(table)
     print(f"\n{title}")
     for line in drawn.get().splitlines():
-        print(f" {line.rstrip()}")
+        print(line.rstrip())

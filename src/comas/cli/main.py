@@ -97,12 +97,9 @@ def _fail(message: str) -> int:
 
 def _with_hint(message: str) -> str:
     """A complaint of the parser about `--steps`, with what is wanted instead."""
-    from comas.config.mistakes import FORMER_OPTIONS
     from comas.config.schema import Config
 
     option = re.search(r"No such option:? '?--([\w-]+)", message)
-    if option and option[1] in FORMER_OPTIONS:
-        return f"--{option[1]}: {FORMER_OPTIONS[option[1]]}"
     key = option[1].replace("-", "_") if option else ""
     if key not in Config.model_fields:
         return message

@@ -84,40 +84,30 @@ def _show(team: Team, episode: Episode, is_held_out: bool) -> None:
 
 
 def _team(arguments: list[str] | None) -> Team:
-    """The team that the arguments name; without any, of the latest run, or of the default."""
+    """The team that the arguments name: of a run, a model, an export or a config file; without any,
+    of the latest run, or of the default.
+    """
     from comas.config.resolve import resolve
-    from comas.config.systems import is_run
-    from comas.evaluation.systems import greeted
+    from comas.config.systems import found_at, is_model, is_run
+    from comas.evaluation.systems import greeted, system_team
+    from comas.models.sources import meant, team_file
     from comas.program import latest_run
     from comas.sync import run_sync
+    from comas.types import UserMistake
 
     if not arguments and (run := latest_run()) is not None:
         print(f"{run} (the latest run)", file=sys.stderr)
         arguments = [str(run)]
     if arguments and ("=" not in arguments[0] or is_run(arguments[0])):
         name, *pairs = arguments
-        team = _named_team(name, pairs)
-        if team is not None:
-            return team
+        if is_model(name):
+            return system_team(name, pairs)
+        if is_run(name) or team_file(name) is not None:
+            resolved, weights = found_at(name, overrides=pairs)
+            return run_sync(greeted(resolved, print_note, weights))
+        if not Path(name).is_file():
+            raise UserMistake(
+                f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"
+                f" {command()} play --help"
+            )
     return run_sync(greeted(resolve(read_config(arguments)), print_note))
-
-
-def _named_team(name: str, pairs: list[str]) -> Team | None:
-    """The team of a model, a run or an export; None of a config file."""
-    from comas.config.systems import found_at, is_model, is_run
-    from comas.evaluation.systems import greeted, system_team
-    from comas.models.sources import meant, team_file
-    from comas.sync import run_sync
-    from comas.types import UserMistake
-
-    if is_model(name):
-        return system_team(name, pairs)
-    if is_run(name) or team_file(name) is not None:
-        resolved, weights = found_at(name, overrides=pairs)
-        return run_sync(greeted(resolved, print_note, weights))
-    if not Path(name).is_file():
-        raise UserMistake(
-            f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"
-            f" {command()} play --help"
-        )
-    return None

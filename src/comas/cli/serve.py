@@ -19,16 +19,8 @@ from comas.program import command
 if TYPE_CHECKING:
     from comas.config.policies import Resolved
 
-UNUSED_HERE = {
-    "base": "the team, named by itself",
-    "temperature": "eval_temperature, where a request says nothing",
-    "questions": "what clients ask",
-    "data": "what clients ask",
-    "test_questions": "what clients ask",
-    "eval_questions": "what clients ask",
-    "samples": "`n` of a request, or --setups vote:votes=N",
-}
-"""Keys of the config that are of no use here -> what is meant instead."""
+UNUSED_HERE = ("base", "temperature", "questions", "data", "samples", "out")
+"""Keys of the config that clients or other options say, besides those of training."""
 
 Team = Annotated[
     list[str],
@@ -50,9 +42,6 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
 AtOnce = Annotated[
     int, typer.Option(min=1, help="Discussions that are played at once; others get a 429.")
 ]
-Tokens = Annotated[
-    int, typer.Option(min=1, help="That a team may generate for a request, in all its replies.")
-]
 Seconds = Annotated[float, typer.Option(min=0.001, help="That a request may take.")]
 
 
@@ -63,7 +52,6 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     at_once: AtOnce = 64,
-    tokens: Tokens = 65_536,
     seconds: Seconds = 600.0,
     json_: Json = False,
 ) -> None:
@@ -88,7 +76,7 @@ def serve(
         team = await greeted(resolved, print_note, weights)
         try:
             models = models_of(team, chosen)
-            limits = Limits(at_once, tokens, seconds)
+            limits = Limits(at_once, seconds)
             asking = asking_of(team.config)
             players = Players(models, team.task, asking, team.config.seed, limits)
             served = endpoint.Endpoint(players, host, key)
@@ -140,10 +128,8 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
     pairs = [pair for pair in arguments if pair != name]
     for pair in pairs:
         key = pair.partition("=")[0].split(".")[0].strip()
-        if key in UNUSED_HERE:
-            raise UserMistake(f"{pair}: not used where clients ask: {UNUSED_HERE[key]}")
-        if key in OF_TRAINING or key == "out":
-            raise UserMistake(f"{pair}: a key of training changes nothing here: leave it out")
+        if key in UNUSED_HERE or key in OF_TRAINING:
+            raise UserMistake(f"{pair}: {key} changes nothing where clients ask: leave it out")
     places = spec.places([name])
     teams = spec.teams(places, pairs)
     plan = spec.Plan([name], pairs=pairs, places=places, teams=teams)

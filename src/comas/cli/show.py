@@ -5,7 +5,6 @@ Leaves out: new discussions (`comas play`), numbers (`comas report`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from comas.storage.run import Run
 
 Step = Annotated[int | None, typer.Option(min=1, help="From 1; the last one unless named.")]
-Role = Annotated[
-    str | None, typer.Option(help="Only turns of this role, and those that they are about.")
-]
 Question = Annotated[
     str | None, typer.Option(help="Only questions whose id or text contains this.")
 ]
@@ -35,7 +31,6 @@ def show(
     ctx: typer.Context,
     run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
     step: Step = None,
-    role: Role = None,
     question: Question = None,
     only: Only = None,
     limit: Limit = 3,
@@ -50,16 +45,11 @@ def show(
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
     number = _step(opened, step)
-    records = list(opened.episodes(number))
-    found = [record for record in records if _wanted(record, role, question, only)]
+    found = [record for record in opened.episodes(number) if _wanted(record, question, only)]
     if json_:
         print_json(ctx, {"run": str(opened.path), "step": number + 1, "discussions": found[:limit]})
         return
-    _print(opened, number, found, limit, role)
-    roles = {turn["role"] for record in records for turn in record["turns"]}
-    if role is not None and role not in roles:
-        known = ", ".join(sorted(roles)) or "none"
-        print(f"nobody was asked as {role} in this step; roles here: {known}")
+    _print(opened, number, found, limit)
 
 
 def _step(run: Run, step: int | None) -> int:
@@ -77,18 +67,13 @@ def _step(run: Run, step: int | None) -> int:
 ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
 
 
-def _wanted(
-    record: dict[str, Any], role: str | None, question: str | None, only: str | None
-) -> bool:
-    turns = record["turns"]
-    if role is not None and role not in [turn["role"] for turn in turns]:
-        return False
+def _wanted(record: dict[str, Any], question: str | None, only: str | None) -> bool:
     asked = record["question"]
     if question is not None and question not in asked["id"] and question not in asked["prompt"]:
         return False
     if only == "failed":
         return record["error"] is not None
-    return only is None or any(_is(only, turn) for turn in turns)
+    return only is None or any(_is(only, turn) for turn in record["turns"])
 
 
 def _is(kind: str, turn: dict[str, Any]) -> bool:
@@ -103,7 +88,7 @@ def _is(kind: str, turn: dict[str, Any]) -> bool:
     return kind == "paid" and (turn["reward"] or 0.0) > 0
 
 
-def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: str | None) -> None:
+def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -114,21 +99,7 @@ def _print(run: Run, step: int, found: list[dict[str, Any]], limit: int, role: s
     title = f"{run.path}, step {step + 1}: {len(found)} discussions"
     console.print(Text(title, "bold"))
     for record in found[:limit]:
-        episode = episode_of(record)
-        ids = set(_ids_of_role(record, role))
-        turns = [turn for turn in episode.turns if turn.id in ids]
         console.print()
-        print_episode(console, episode, turns, limit=4000)
+        print_episode(console, episode_of(record), limit=4000)
     if len(found) > limit:
         console.print(Text(f"\nand {len(found) - limit} more: --limit {len(found)}", "dim"))
-
-
-def _ids_of_role(record: dict[str, Any], role: str | None) -> Iterator[str]:
-    """Ids of the turns of a role, and of those that they are about."""
-    about = {turn["id"]: turn["about"] for turn in record["turns"]}
-    for turn in record["turns"]:
-        if role is None or turn["role"] == role:
-            place: str | None = turn["id"]
-            while place is not None:
-                yield place
-                place = about.get(place)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comas.cli import evaluate, view
+from comas.cli import evaluate
 from comas.cli.output import Json, interval_json, print_json
 from comas.program import command
 from comas.stats import spelt
@@ -31,12 +31,7 @@ Name = Annotated[
 ]
 
 
-Html = Annotated[
-    str | None, typer.Option("--html", help="Write it as a page instead, as `comas view` does.")
-]
-
-
-def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json = False) -> None:
+def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
     """What a run or an evaluation has come to so far; nothing is computed."""
     from rich.console import Console
 
@@ -46,9 +41,6 @@ def report(ctx: typer.Context, name: Name = None, html: Html = None, json_: Json
     from comas.training.result import result_of
 
     folder = Path(named_or_latest(name))
-    if html is not None:
-        view.view(ctx, [str(folder)], html, json_=json_)
-        return
     if (folder / PLAN).is_file():
         evaluate.show_again(ctx, folder, json_)
         return
@@ -70,7 +62,6 @@ def print_summary(console: Console, result: Result) -> None:
         "held-out accuracy, mean over agents, 95 % interval over questions:",
         *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
-        *_fallen(run, result),
         *figure_lines(list(run.metrics())),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(run, result),
@@ -79,24 +70,6 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(run, result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-FALLEN = 0.1
-"""By how much an agent's accuracy has to fall for the agents to be told apart."""
-
-
-def _fallen(run: Run, result: Result) -> Iterator[str]:
-    """Each agent's accuracy before and after, where that of one fell: the mean may hide it."""
-    from comas.evaluation.accuracy import by_agent
-
-    records = [run.read_eval(name) for name in ("before", "after")]
-    if result.gain is None or None in records:
-        return
-    before, after = (by_agent(record["answers"]) for record in records if record)
-    both = sorted(before.keys() & after.keys())
-    if len(both) > 1 and any(before[agent] - after[agent] >= FALLEN for agent in both):
-        told = ", ".join(f"{agent} {before[agent]:.3f} to {after[agent]:.3f}" for agent in both)
-        yield f"  an agent fell: {told}"
 
 
 def _cost(run: Run, result: Result) -> str:
@@ -110,10 +83,7 @@ def _cost(run: Run, result: Result) -> str:
             spent[kind] = spent.get(kind, 0.0) + seconds
     parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
     amount = f"{result.steps} steps, {result.tokens:,} generated tokens"
-    cost = f"cost: {amount}, {span(total)} ({parts})"
-    if not result.seconds:
-        return cost
-    return f"{cost}; this process, with measurements: {span(result.seconds)}"
+    return f"cost: {amount}, {span(total)} ({parts})"
 
 
 def _next(run: Run, result: Result) -> Iterator[str]:
@@ -164,11 +134,6 @@ def result_json(result: Result) -> dict[str, Any]:
 
 LAST = 10
 """Steps that are averaged."""
-Means = dict[str, float]
-Figures = dict[str, dict[str, Means]]
-"""Metric -> role (or `step`, where it is of the whole step) -> name -> mean over steps."""
-BY_ROLE = ("judges",)
-WHOLE = ("pay", "coverage", "posed")
 SHOWN = {
     "pay": ("accuracy", "precision", "recall", "auc"),
     "judges": ("balanced", "accepts_right", "accepts_wrong"),
@@ -176,39 +141,25 @@ SHOWN = {
     "posed": ("valid", "distinct", "solvable", "frontier"),
 }
 """Metric -> the figures that a person is shown."""
-TITLES = {
-    "pay": "pay of solutions",
-    "judges": "judges ({role})",
-    "coverage": "answers",
-    "posed": "posed questions",
-}
 
 
-def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures:
-    """Means over the last steps, of each figure over those that have it."""
-    tables: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+def figures_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Metric -> role (or `step`, where it is of the whole step) -> figure -> mean over those of the
+    last steps that have it.
+    """
+    values: dict[tuple[str, str, str], list[float]] = {}
     for step in metrics[-LAST:]:
-        for metric, role, figures in _tables(step):
-            of_role = tables.setdefault((metric, role), [])
-            of_role.append(figures)
-    found: Figures = {}
-    for (metric, role), of_role in tables.items():
-        means = found.setdefault(metric, {}).setdefault(role, {})
-        for name in dict.fromkeys(name for table in of_role for name in table):
-            values = [table[name] for table in of_role if table.get(name) is not None]
-            if values:
-                means[name] = sum(values) / len(values)
-    return found
-
-
-def _tables(step: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """(metric, role, its figures) of a line of metrics.jsonl."""
-    for metric in BY_ROLE:
-        for role, figures in step.get(metric, {}).items():
-            yield metric, role, figures
-    for metric in WHOLE:
-        if metric in step:
-            yield metric, "step", step[metric]
+        for metric in SHOWN:
+            table = step.get(metric, {})
+            for role, figures in (table if metric == "judges" else {"step": table}).items():
+                for name, value in figures.items():
+                    if value is not None:
+                        values.setdefault((metric, role, name), []).append(value)
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    for (metric, role, name), each in values.items():
+        of_role = means.setdefault(metric, {}).setdefault(role, {})
+        of_role[name] = sum(each) / len(each)
+    return means
 
 
 def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -223,6 +174,5 @@ def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for role, of_role in roles.items():
             names = [name for name in SHOWN[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
-            title = TITLES[metric].format(role=role)
             if shown:
-                yield f"  {title}: {shown}"
+                yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"

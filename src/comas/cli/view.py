@@ -118,11 +118,7 @@ def _settlement(name: str, rule: str) -> Settle:
 
     method, *pairs = rule.split(":")
     own = load_plugin("method", method).settle
-    given = dict(map(parse_pair, pairs))
-    try:
-        options = filled("options", given, own)
-    except UserMistake as error:
-        raise UserMistake(f"--settle {rule}: {error}") from error
+    options = filled("options", dict(map(parse_pair, pairs)), own)
 
     @lru_cache(maxsize=16)
     def settled(step: int) -> dict[str, float | None]:

@@ -132,11 +132,6 @@ one; what was trained with one can be asked and looked at.
 """
 FORMER_METRICS = ("quality", "revisions")
 """Metrics that configs of before name: what they said of pay is in `pay`."""
-FORMER_OPTIONS = {
-    "certificate": "comas serve speaks HTTP: put a proxy with TLS before it",
-    "certificate-key": "comas serve speaks HTTP: put a proxy with TLS before it",
-}
-"""Option of a command -> what to do instead."""
 
 
 def without_former(table: Any, known: Container[str]) -> Any:

@@ -80,17 +80,14 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
 def print_episode(
     console: Console,
     episode: Episode,
-    turns: Sequence[Turn] | None = None,
     limit: int = LONGEST,
     judge: Callable[[str], str] | None = None,
 ) -> None:
-    """Print a discussion (of its turns those that are named), what the game read in each turn, and
-    how it ended: with an answer and the verdict that `judge` then gives, without one, or by a
-    failure.
+    """Print a discussion, what the game read in each turn, and how it ended: with an answer and the
+    verdict that `judge` then gives, without one, or by a failure.
     """
-    turns = episode.turns if turns is None else turns
-    console.print(discussion(episode.question.prompt, turns, limit))
-    for turn in turns:
+    console.print(discussion(episode.question.prompt, episode.turns, limit))
+    for turn in episode.turns:
         if read := read_as(turn):
             who = f"{clean(turn.agent)} {clean(turn.role)}"
             console.print(Text(f"{who}: {read}", "dim"), soft_wrap=True)

@@ -73,10 +73,10 @@ class Job:
         """Policy -> host; those whose weights are ours."""
         return {p.name: p.host for p in self.plans if host in (None, p.host)}
 
-    def adapters(self) -> list[str]:
+    def adapters(self, host: str | None = None) -> list[str]:
         """Those of them that are adapters."""
         found = weights_at(self.plans, self.source).adapters
-        return [policy for policy in self.policies() if policy in found]
+        return [policy for policy in self.policies(host) if policy in found]
 
 
 def export(
@@ -103,27 +103,11 @@ def export(
     config = read(trained.path / "config.toml")
     plans = [plan for plan in policies_of(config) if plan.here]
     job = Job(trained, step, config, plans, source, unfinished, merged, base, note)
-    if base is not None and not job.adapters():
-        raise UserMistake(
-            f"--base {base}: {trained.path} has no adapters, its models are whole; leave it out"
-        )
-    for policy, host in job.policies().items():
-        if not (source / policy).is_dir():
-            raise UserMistake(
-                f"{source} has no folder of policy {policy} of host {host}: config.toml is of"
-                " another run"
-            )
+    for policy in job.policies():
         job.bases[policy] = _base(job, policy)
     facts = facts_of(trained, step)
     plugins = _plugins(job)
-    try:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.mkdir()
-    except FileExistsError:
-        raise UserMistake(
-            f"{unfinished} is there already: another process exports to {target}, or one was"
-            " killed; in that case remove it"
-        ) from None
+    unfinished.mkdir(parents=True)  # not where another process is at it, or was killed
     try:
         _write(job, facts, plugins)
         if target.is_dir():  # an empty one
@@ -273,7 +257,7 @@ def _place_here(plugin: str, plugins: Mapping[str, str]) -> str:
 
 def _write_host(job: Job, host: str) -> None:
     """All policies of one host: they are copied, and adapters are merged as well."""
-    adapters = [policy for policy in job.adapters() if policy in job.policies(host)]
+    adapters = job.adapters(host)
     for policy in job.policies(host):
         if policy in adapters:
             _write_adapter(job, policy)

@@ -40,8 +40,8 @@ BODY = 1_000_000
 """Bytes of a request, at most."""
 QUEUE = 4
 """Discussions that may wait, times those that are played side by side."""
-CONNECTIONS = 1000
-"""Open at once; others get a 503."""
+CONNECTIONS = 500
+"""Open at once, each of which is a file of this process; others get a 503."""
 QUIET = 15.0
 """Seconds after which a stream in which nothing happens says that it is alive."""
 WAITING = ": the team is talking\n\n"
@@ -206,11 +206,6 @@ class Endpoint:
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._players.play(request)
-        except TimeoutError:
-            raise TimeoutError(
-                f"no answer within {self._limits.seconds:g} s, which is what a request may take"
-                " (--seconds)"
-            ) from None
         finally:
             self.open -= request.choices
 
@@ -235,6 +230,9 @@ class Endpoint:
             raise Refusal(429, busy, code="rate_limit_exceeded")
 
     def _refusal(self, error: Exception) -> Refusal:
+        if isinstance(error, TimeoutError):
+            seconds = f"{self._limits.seconds:g} s"
+            error = TimeoutError(f"no answer within {seconds}, as a request may take (--seconds)")
         if isinstance(error, HostLost):  # without which nobody can be answered
             self._lost = error
             self._server.should_exit = True

@@ -1,5 +1,5 @@
 """The models of an endpoint, which are the setups that a team can play, and the discussions of a
-request, played side by side within the tokens that it may cost.
+request, played side by side.
 
 Which models there are is decided when the server starts: a request names one of them, never a file.
 Every draw follows from (seed of the run, model, seed of the request, question, number of the
@@ -37,14 +37,8 @@ class Limits:
 
     at_once: int = 64
     """Discussions that are played side by side; a request with `n` takes so many."""
-    tokens: int = 65_536
-    """That a team may generate for a request, all its replies together."""
     seconds: float = 600.0
     """For a request, from its headers to the last byte of the answer."""
-
-
-class TooManyTokens(Exception):
-    """A discussion that generated more tokens than a request may."""
 
 
 class TooLong(UserMistake):
@@ -200,19 +194,13 @@ class Players:
     async def play(self, request: Request) -> tuple[list[Answer], Usage]:
         """Play what is wanted: its answers, in the order of the choices, and what they cost.
 
-        Raises HostFailure, UserMistake, or TooManyTokens, and then gives up all of it.
+        Raises HostFailure or UserMistake, and then gives up all of it.
         """
         usage = Usage()
 
         def count(turn: Turn) -> None:
             usage.prompt_tokens += turn.prompt_tokens
             usage.tokens += turn.tokens
-            if usage.tokens > self.limits.tokens:
-                raise TooManyTokens(
-                    f"the team has generated {usage.tokens} tokens, and a request may cost"
-                    f" {self.limits.tokens} (--tokens): ask for fewer choices, or set max_tokens,"
-                    " the room of each reply"
-                )
 
         async def one(index: int) -> Answer:
             async with self._places:

@@ -34,7 +34,7 @@ from pydantic import (
 
 from comas.game.prompts import defuse
 from comas.hosts.endpoint.ledger import BudgetSpent
-from comas.serve.playing import Answer, Players, Request, TooLong, TooManyTokens, Usage
+from comas.serve.playing import Answer, Players, Request, TooLong, Usage
 from comas.storage.records import plain
 from comas.types import HostFailure, HostLost, Turn, UserMistake
 
@@ -89,7 +89,6 @@ class Refusal(Exception):
 
 
 REASONS: Sequence[tuple[type[Exception], int, str | None]] = (
-    (TooManyTokens, 400, "token_limit_exceeded"),
     (TooLong, 400, "context_length_exceeded"),
     (BudgetSpent, 429, "insufficient_quota"),
     (UserMistake, 400, None),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,6 @@ def logs_in(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.glob("*.jsonl")):
         if re.search(r"\.[0-9a-f]{8}\.jsonl$", path.name):
             yield path
-
-
-def verdicts_in(path: Path) -> list[str]:
-    """The verdicts of the games that are written down so far, by whoever is writing."""
-    verdicts: dict[str, str] = {}
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        with suppress(ValueError, KeyError, TypeError):  # told where it is gone on with
-            record = json.loads(line)
-            verdicts[record["id"]] = record["verdict"]
-    return list(verdicts.values())
 
 
 @dataclass

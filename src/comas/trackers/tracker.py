@@ -2,9 +2,8 @@
 step as it is written, alarms, and the accuracies before and after.
 
 The newest step that was sent is noted in `track/<tracker>.json` of the run: what `comas resume`
-drops and plays again is not sent again. A dozen figures come first, which say how a team learns;
-all other numbers of a step's record lie below `detail/`. Leaves out: texts, numbers that are null
-or not finite, and how libraries take figures (a file each).
+drops and plays again is not sent again. Figures are called by their path in metrics.jsonl. Leaves
+out: texts, numbers that are null or not finite, and how libraries take figures (a file each).
 """
 
 from __future__ import annotations
@@ -29,19 +28,6 @@ from comas.types import Episode
 if TYPE_CHECKING:
     from comas.stats import Interval
     from comas.team.build import Team
-
-Figures = dict[str, float]
-FIRST: dict[tuple[str, ...], str] = {
-    ("validation", "mean"): "accuracy/validation",
-    ("pay", "accuracy"): "accuracy/training",
-    ("pay", "precision"): "pay/precision",
-    ("pay", "recall"): "pay/recall",
-    ("rewards",): "reward",
-    ("kl",): "kl",
-    ("tokens",): "tokens",
-    ("seconds",): "seconds",
-}
-"""A number in a line of metrics.jsonl, or all below a key, -> what it is called here."""
 
 
 class Tracker(Hook):
@@ -90,7 +76,7 @@ class Tracker(Hook):
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         if name != "validation" and found is not None:  # which is a figure of its step
-            figures = of_measurement(name, found._asdict())
+            figures = figures_of({name: found._asdict()})
             self._guard(lambda: self.sink.measured(step, figures))
 
     def ended(self, result: Any) -> None:
@@ -113,7 +99,7 @@ class Tracker(Hook):
     def _send(self, metrics: Mapping[str, Any]) -> None:
         number = metrics["step"] + 1
         if number > self.sent:
-            self.sink.step(number, of_step(metrics))
+            self.sink.step(number, figures_of(metrics))
             self.sent = number
             self._write_note()
 
@@ -124,27 +110,9 @@ class Tracker(Hook):
 # --- figures: a name with slashes -> a finite number
 
 
-def of_step(metrics: Mapping[str, Any]) -> Figures:
-    """Return the figures of a line of metrics.jsonl, those with names of their own first."""
-    figures: Figures = {}
-    details: Figures = {}
-    for path, number in _numbers(metrics):
-        if path in FIRST:
-            figures[FIRST[path]] = number
-        elif path[:1] in FIRST:
-            figures["/".join((FIRST[path[:1]], *path[1:]))] = number
-        elif path != ("step",):
-            details["/".join(("detail", *path))] = number
-    return {**figures, **details}
-
-
-def of_measurement(name: str, accuracy: Mapping[str, Any]) -> Figures:
-    """Return the figures of an accuracy `before` or `after` the run: `mean low high n`."""
-    figures: Figures = {}
-    for (part,), number in _numbers(accuracy):
-        key = f"accuracy/{name}" if part == "mean" else f"detail/accuracy/{name}/{part}"
-        figures[key] = number
-    return figures
+def figures_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a line of metrics.jsonl, or of a measurement."""
+    return {"/".join(path): number for path, number in _numbers(record) if path != ("step",)}
 
 
 def of_config(config: Mapping[str, Any]) -> dict[str, Any]:

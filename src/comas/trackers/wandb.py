@@ -13,15 +13,6 @@ from collections.abc import Mapping
 
 from comas.trackers.sink import PROJECT, Sink, Tracked
 
-PRIVATE = {
-    "host": ("WANDB_HOST", ""),
-    "x_disable_meta": ("WANDB__DISABLE_META", True),
-    "x_disable_machine_info": ("WANDB__DISABLE_MACHINE_INFO", True),
-    "x_save_requirements": ("WANDB__SAVE_REQUIREMENTS", False),
-}
-"""Setting -> W&B's own variable for it, and what holds where that is not set: nothing is told of
-the machine, whose it is, where things lie on it and what is installed.
-"""
 FLUSH = 0.5
 """Seconds after which W&B has written what was logged: so much is lost to it where the process is
 killed and it is offline.
@@ -37,14 +28,17 @@ class History(Sink):
     def __init__(self, run: Tracked) -> None:
         import wandb
 
-        private = {k: value for k, (name, value) in PRIVATE.items() if name not in os.environ}
+        # nothing is told of the machine, whose it is, where things lie on it and what is installed
         settings = wandb.Settings(
             console="off",
             quiet=True,
             x_disable_stats=True,
             x_transaction_log_flush_interval=FLUSH,
             disable_git=True,
-            **private,
+            host="",
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
         )
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
