@@ -400,7 +400,7 @@ def test_the_far_end_writes_checkpoints_to_a_disk_that_both_share(
     host.ready()
     if not shared:
 
-        async def sees(self: FarEnd, file: Path) -> bool:
+        async def sees(self: FarEnd, place: Path) -> bool:
             return False
 
         monkeypatch.setattr(FarEnd, "sees", sees)

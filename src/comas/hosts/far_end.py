@@ -168,9 +168,9 @@ class FarEnd:
         assert self._method is not None, "the near end knows whether the host learns"
         return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def sees(self, file: Path) -> bool:
-        """Whether there is such a file on this machine."""
-        return await asyncio.to_thread(file.exists)
+    async def sees(self, place: Path) -> bool:
+        """Whether there is such a file or folder on this machine."""
+        return await asyncio.to_thread(place.exists)
 
 
 class _Forward(logging.Handler):

@@ -258,20 +258,20 @@ class RemoteHost:
         probe = path / f".{self.name}-{secrets.token_hex(8)}"
         probe.write_text(probe.name)
         try:
-            await self._check_seen(probe)
+            await self._check_seen(probe, path)
         finally:
             probe.unlink()
         await self._call("save", path.resolve())
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
-        await self._check_seen(path / f"{self.name}.json")
+        await self._check_seen(path, path)
         await self._call("load", path.resolve())
 
-    async def _check_seen(self, file: Path) -> None:
-        if not await self._call("sees", file.resolve()):
+    async def _check_seen(self, place: Path, folder: Path) -> None:
+        if not await self._call("sees", place.resolve()):
             raise UserMistake(
-                f"host {self.name}: its machine does not see {file.parent.resolve()}: have the run"
+                f"host {self.name}: its machine does not see {folder.resolve()}: have the run"
                 " (out) on a disk that both machines share"
             )
 
