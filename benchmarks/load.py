@@ -68,7 +68,7 @@ def started() -> list[RemoteHost]:
     for number in range(HOSTS):
         name = f"h{number}"
         shipment = load.DelayedShipment(name, golden_script, of_learning(method))
-        host = RemoteHost(name, (), method, 60.0)
+        host = RemoteHost(name, method, 60.0)
         call = Call(host=name, shipment=pickle.dumps(shipment), device="cpu", threads=1)
         host.dial(process.start(call, host.hear, host.end))
         hosts.append(host)

@@ -23,7 +23,7 @@ from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of
 from comas.models import gguf
 from comas.models.loading import place_of
-from comas.models.sources import apart_up_to, check_speaks, config_folder, positions_of
+from comas.models.sources import apart_up_to, config_folder, positions_of
 from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
@@ -422,9 +422,6 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
     """The config that a new run keeps: with its defaults, which are told, and what it takes with
     them; an error where it does not fit into memory or onto the disk.
     """
-    for plan in resolved.policies:
-        if plan.source.kind in ("folder", "gguf"):
-            check_speaks(plan.source.where)
     resolved = with_dtypes(resolved, note)
     resolved, found = fit(resolved)
     found.check()

@@ -77,8 +77,6 @@ def memory_of(device: str) -> Memory:
         return Memory(None, None)
     if sys.platform.startswith("linux"):
         return linux_memory(ROOT)
-    if sys.platform == "win32":
-        return _windows_memory()
     return Memory(None, _physical())
 
 
@@ -195,22 +193,6 @@ def _physical() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def _windows_memory() -> Memory:
-    import ctypes
-
-    class Status(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
-            (name, ctypes.c_uint64)
-            for name in ("total", "free", "pages", "free_pages", "virtual", "free_virtual", "more")
-        ]
-
-    status = Status()
-    status.length = ctypes.sizeof(Status)
-    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
-        return Memory(None, None)
-    return Memory(int(status.free), int(status.total))
 
 
 def usable_cpus() -> int:

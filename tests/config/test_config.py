@@ -125,8 +125,6 @@ def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_ther
         "a\\b",
         ".a",
         "a.",
-        "NUL",
-        "con.x",
     ],
 )
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
@@ -142,9 +140,7 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
 
 def test_names_of_hosts_that_keys_cannot_reach_are_refused() -> None:
     """`hosts.big.2.base=...` would set a key of a host `big`."""
-    with pytest.raises(
-        UserMistake, match=r"host 'big\.2': a dot divides the parts of a key, .*: name it big-2$"
-    ):
+    with pytest.raises(UserMistake, match=r"host 'big\.2': files are named after it"):
         read(None, {"hosts": {"big.2": {}}})
 
 

@@ -210,7 +210,7 @@ def test_functions_in_another_order_are_told_at_load(
         ("def load(split, *, path=None, limit=None, seed=0): ...", "limit stands behind a star"),
         ("def load(split, path=None, seed=0): ...", "got an unexpected keyword argument 'limit'"),
         ("def load(split, level, **others): ...", "missing a required argument: 'level'"),
-        ("class Own:\n    def __call__(self, split): ...\nload = Own()", "Own does not take that"),
+        ("class Own:\n    def __call__(self, split): ...\nload = Own()", "does not take that"),
         ("load = None", "None is not a callable object"),
     ],
 )
@@ -287,9 +287,7 @@ def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(
     path.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
     with pytest.raises(
         UserMistake,
-        match=(
-            f"{advantage} makes advantages and stands where the loss is wanted; the order is Method"
-        ),
+        match=(f"{advantage} does not take that; the order is Method"),
     ):
         load_plugin("method", str(path))
 

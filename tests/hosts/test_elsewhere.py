@@ -23,8 +23,6 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.estimate import filled
-from comas.hosts import far_end
-from comas.hosts.remote import RemoteHost
 from comas.storage.run import Run
 from comas.team.build import build_team
 from comas.testing import check_host
@@ -114,31 +112,6 @@ def test_a_trained_team_is_asked_elsewhere(untaught: Path, tmp_path: Path) -> No
     there.close()
     assert there.hosts["left"].facts()["where"] == "process"
     assert [turn.text for turn in again.turns] == [turn.text for turn in said.turns]
-
-
-@pytest.mark.slow
-def test_machines_that_share_no_disk(
-    untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor has a machine the right files that comes back with an older checkpoint."""
-    whole = trained(tmp_path / "whole", untaught, steps=2)
-    call = RemoteHost._call
-    asked: list[str] = []
-    saved: list[Path] = []
-
-    async def without_a_disk(self: RemoteHost, verb: str, *arguments: Any) -> Any:
-        asked.append(verb)
-        if verb in ("save", "load"):
-            saved.append(arguments[0])
-        return False if verb == "has" else await call(self, verb, *arguments)
-
-    monkeypatch.setattr(RemoteHost, "_call", without_a_disk)
-    monkeypatch.setattr(far_end, "PIECE", 100_000)
-    trained(tmp_path / "parts", untaught, "process", steps=1)
-    comas.resume(tmp_path / "parts", steps=2)
-    assert {"begin", "files", "read", "write", "drop"} <= set(asked)
-    assert not [place for place in saved if place.is_relative_to(tmp_path)]
-    assert essence(Run.open(tmp_path / "parts")) == essence(whole)
 
 
 # --- mistakes, one line each, before anything is loaded

@@ -93,21 +93,6 @@ def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Pa
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
 
-def test_a_template_with_tokens_that_the_model_cannot_read_is_one_line(tmp_path: Path) -> None:
-    folder = with_token(
-        tmp_path,
-        "{% for m in messages %}<|new|>{{ m.content }}{% endfor %}",
-        additional_special_tokens=["<|new|>"],
-    )
-    host = make_local_host("home", {"p": str(folder)}, device="cpu")
-    host.close()
-    with pytest.raises(
-        UserMistake,
-        match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize",
-    ):
-        host.chat.encode(HI)
-
-
 BROKEN = {
     "{{ messages[0].content + 1 }}": "refuses messages of user: can only concatenate",
     "{{ messages[0].content }}{{ 1 / 0 }}": "refuses messages of user: division by zero",
@@ -151,17 +136,17 @@ WRONG = [
     (
         "generation_config.json",
         {"eos_token_id": "3"},
-        "eos_token_id in its generation_config.json is '3', not a number",
+        "eos_token_id in its generation_config.json is '3', no token",
     ),
     (
         "generation_config.json",
         {"eos_token_id": [3, 260]},
-        "eos_token_id 260 in its .* is beyond its vocabulary of 260",
+        "eos_token_id in its .* is 260, no token of its vocabulary of 260",
     ),
     (
         "generation_config.json",
         {"eos_token_id": -1},
-        "eos_token_id -1 in its generation_config.json is beyond",
+        "eos_token_id in its generation_config.json is -1, no token",
     ),
 ]
 
@@ -212,17 +197,11 @@ def test_configs_that_transformers_gives_up_on_are_one_line(added: str, tmp_path
         load_models({"p": str(folder)})
 
 
-NO_WEIGHTS = {
-    "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n": "pointer of Git LFS",
-    "<!DOCTYPE html><html>not found</html>": "is a web page",
-}
-
-
-@pytest.mark.parametrize("text", NO_WEIGHTS)
-def test_files_that_stand_for_weights_are_told_by_what_they_are(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["version https://git-lfs.github.com/spec/v1\n", "<html></html>"])
+def test_files_that_are_no_weights_are_one_line(text: str, tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "odd")
     (folder / "model.safetensors").write_text(text)
-    with pytest.raises(UserMistake, match=NO_WEIGHTS[text]):
+    with pytest.raises(UserMistake, match="cannot be loaded as a causal language model"):
         load_models({"p": str(folder)})
 
 

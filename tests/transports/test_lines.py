@@ -5,7 +5,6 @@ nothing is left behind. Every wait has a deadline.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import pickle
@@ -22,6 +21,7 @@ import pytest
 
 from comas.children import without_keys
 from comas.config.plugins import load_plugin
+from comas.hosts.far_end import FarEnd
 from comas.hosts.line import Call
 from comas.hosts.remote import RemoteHost
 from comas.team.elsewhere import of_learning
@@ -40,7 +40,7 @@ def call_of(shipment: Any, **changes: Any) -> Call:
 
 
 def dialled(transport: Any, shipment: Any, patience: float = 60.0, **changes: Any) -> RemoteHost:
-    host = RemoteHost("far", ("a0",), METHOD, patience)
+    host = RemoteHost("far", METHOD, patience)
     host.dial(transport.start(call_of(shipment, **changes), host.hear, host.end))
     return host
 
@@ -212,7 +212,7 @@ def test_who_asked_for_what_cannot_travel_is_not_left_waiting(far: RemoteHost) -
 
 
 def test_what_took_too_long_while_it_was_built_is_told_as_it_was() -> None:
-    host = RemoteHost("far", ("a0",), METHOD, 60.0)
+    host = RemoteHost("far", METHOD, 60.0)
     host._built(False, TimeoutError("a read took too long"))
     with pytest.raises(TimeoutError, match="a read took too long"):
         host.ready()
@@ -392,13 +392,18 @@ def test_a_child_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- checkpoints
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "through the line"])
-def test_checkpoints_travel(shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_far_end_writes_checkpoints_to_a_disk_that_both_share(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = dialled(loopback, shipment())
     host.ready()
     if not shared:
-        folders: Any = importlib.import_module("comas.hosts.far_end")
-        monkeypatch.setattr(folders, "has", lambda folder, files: False)
+
+        async def sees(self: FarEnd, place: Path) -> bool:
+            return False
+
+        monkeypatch.setattr(FarEnd, "sees", sees)
 
     async def work() -> str:
         await ask(host, "q", "t0", keep=True)
@@ -408,8 +413,12 @@ def test_checkpoints_travel(shared: bool, tmp_path: Path, monkeypatch: pytest.Mo
         await host.learn({"a0": [Payoff("t1", 1.0)]}, METHOD)
         return (tmp_path / "scripted.json").read_text()
 
-    assert asyncio.run(asyncio.wait_for(work(), DEADLINE)) == '{"a0": 1}'
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["scripted.json"]
+    if shared:
+        assert asyncio.run(asyncio.wait_for(work(), DEADLINE)) == '{"a0": 1}'
+    else:
+        with pytest.raises(UserMistake, match=r"does not see .*a disk that both machines share"):
+            asyncio.run(asyncio.wait_for(work(), DEADLINE))
+    assert [file.name for file in tmp_path.iterdir()] == ["scripted.json"] * shared
     host.close()
 
 

@@ -70,7 +70,15 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
     if isinstance(plugin, Method):
         _check_functions(plugin, name)
     if isinstance(plugin, Task):
-        _check_load(plugin, name)
+        try:
+            inspect.signature(plugin.load).bind("train", path=None, limit=None, seed=0)
+            if taken := {"path", "limit", "seed"} & keywords(plugin.load).keys():
+                raise TypeError(f"{min(taken)} stands behind a star, where options do")
+        except TypeError as error:
+            raise UserMistake(
+                f"task {name!r}: load is called as load(split, path=None, limit=None, seed=0,"
+                f" **options), and does not take that: {error}"
+            ) from error
     if name.endswith(".py"):
         wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
         check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
@@ -95,57 +103,26 @@ def _check_functions(method: Method, name: str) -> None:
             continue
         function = unwrapped(getattr(method, part))
         awaited = part != "play" and inspect.iscoroutinefunction(function)
-        if awaited or not _takes(function, arguments.split(", ")):
+        # advantage and loss both take two arguments, and would fail in the first step only
+        swapped = (
+            part == "loss" and next(iter(inspect.signature(function).parameters), "") == "rows"
+        )
+        if awaited or swapped or not _takes(function, arguments.split(", ")):
             raise UserMistake(
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
                 " does not take that; the order is Method(play, settle, advantage, loss)"
             )
-        # both take two arguments, and would fail in the first step only
-        if part == "loss" and next(iter(inspect.signature(function).parameters), "") == "rows":
-            raise UserMistake(
-                f"method {name!r}: {function.__name__} makes advantages and stands where the loss"
-                " is wanted; the order is Method(play, settle, advantage, loss)"
-            )
-
-
-def _check_load(task: Task, name: str) -> None:
-    """An error where a task's `load` cannot be called as it is, or would have options of its own
-    under the names of what it is always given.
-    """
-    reason = ""
-    try:
-        inspect.signature(task.load).bind("train", path=None, limit=None, seed=0)
-        taken = {"path", "limit", "seed"} & keywords(task.load).keys()
-        if taken:
-            reason = f"{min(taken)} stands behind a star, where options of its own do"
-    except TypeError as error:
-        reason = str(error)
-    if reason:
-        raise UserMistake(
-            f"task {name!r}: load is called as load(split, path=None, limit=None, seed=0,"
-            f" **options), and {_name_of(task.load)} does not take that: {reason}"
-        )
-
-
-def _name_of(function: Any) -> str:
-    """Name a function; of a callable object its class."""
-    found = unwrapped(function)
-    return getattr(found, "__name__", type(found).__name__)
 
 
 def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    """Whether a function can be called with so many positional arguments and no more."""
+    """Whether a function can be called with these positional arguments and options."""
+    parameters = inspect.signature(function).parameters.values()
+    options = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
     try:
-        signature = inspect.signature(function)
-        signature.bind_partial(*arguments)
+        inspect.signature(function).bind(*arguments, **options)
     except TypeError:
         return False
-    except ValueError:  # a builtin tells nothing of its arguments
-        return True
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in signature.parameters.values() if p.kind in kinds]
-    further = positional[len(arguments) :]
-    return all(p.default is not p.empty for p in further)
+    return True
 
 
 def plugin_names(kind: str) -> list[str]:
@@ -291,15 +268,6 @@ def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
             f"tools = {name!r}: a tool cannot be called {tool.name!r}: take small letters, digits"
             " and _, so that agents can write <name>"
         )
-    if not callable(tool.run):
-        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function")
-    if inspect.iscoroutinefunction(tool.run):
-        raise UserMistake(
-            f"tools = {name!r}: run is a coroutine: make it a function, which gets a thread of its"
-            " own"
-        )
-    for bound in ("seconds", "longest", "at_once"):
-        value = getattr(tool, bound)
-        if not isinstance(value, int | float) or not value > 0:
-            raise UserMistake(f"tools = {name!r}: {bound}={value!r}, wanted is a number above 0")
+    if not callable(tool.run) or inspect.iscoroutinefunction(tool.run):
+        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function, as is wanted")
     return tool

@@ -324,11 +324,11 @@ ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
 ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
-"""Of hosts and policies: what a folder may be called anywhere, and no path that leads elsewhere."""
+"""Of hosts and policies: what a folder may be called, and no path that leads elsewhere."""
 FILES = (".json", ".toml", ".md", ".py")
 """Names of what lies beside the folders of policies end so."""
-DEVICES = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.IGNORECASE)
-"""Names that Windows keeps for devices, whatever stands behind a dot."""
+BESIDE = ("manifest", "state", "monitors")
+"""Files of a checkpoint, beside those that are named after hosts."""
 
 
 def check_policies(agents: Agents) -> None:
@@ -397,28 +397,19 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
             "agent 'team': answers and figures of the whole team are called so: name it"
             " differently, such as a0"
         )
-    policies = list(dict.fromkeys(agent.policy_name(name) for name, agent in agents.items()))
-    taken = ("manifest", "state", "monitors")
+    policies = {agent.policy_name(name) for name, agent in agents.items()}
     for kind, name in [*(("host", host) for host in hosts), *(("policy", p) for p in policies)]:
-        is_taken = name.endswith(FILES) or (kind == "host" and name in taken)
-        if not NAME.fullmatch(name) or DEVICES.fullmatch(name) or is_taken:
+        of_host = kind == "host" and ("." in name or name in BESIDE)
+        if not NAME.fullmatch(name) or name.endswith(FILES) or of_host:
             raise ValueError(
                 f"{kind} {name!r}: files are named after it: take letters, digits, - and _,"
                 " such as a0"
             )
-        if kind == "host" and "." in name:
-            raise ValueError(
-                f"host {name!r}: a dot divides the parts of a key, as in hosts.NAME.base: name"
-                f" it {name.replace('.', '-')}"
-            )
-    folders: dict[str, str] = {}
-    for policy in policies:
-        other = folders.setdefault(policy.casefold(), policy)
-        if other != policy:  # macOS and Windows
-            raise ValueError(
-                f"policies {other!r} and {policy!r} would share a folder where capitals do not"
-                " count: rename one"
-            )
+    if len({policy.casefold() for policy in policies}) < len(policies):  # macOS and Windows
+        raise ValueError(
+            f"policies {', '.join(sorted(policies))}: two would share a folder where capitals do"
+            " not count: rename one"
+        )
 
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:

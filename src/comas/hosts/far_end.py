@@ -1,22 +1,19 @@
 """The far end of a line: it owns a host, and does there what comes over the line.
 
 Frames that come in are lists of (number, verb, arguments); those that go out are `Out`. They are
-pickled: both ends are ours, of one process tree or of one authenticated cluster. Files of a
-checkpoint travel in pieces where the two ends share no disk. Leaves out: the near end
-(`hosts.remote`), how frames travel (`comas.transports`), how a host of a config is built
-(`team.elsewhere`).
+pickled: both ends are ours, of one process tree or of one authenticated cluster. Leaves out: the
+near end (`hosts.remote`), how frames travel (`comas.transports`), how a host of a config is built
+(`team.elsewhere`), checkpoints on disks that the two ends do not share.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import pickle
-import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,16 +25,12 @@ QUIET = 4
 """Turns of the event loop without another answer after which those at hand are sent."""
 PULSE = 1.0
 """Seconds between two signs of life."""
-PIECE = 32 * 2**20
-"""Bytes of a file that travel at once."""
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 OF_HOST = ("ask", "tell", "weigh", "fits", "save", "load")
 """Verbs of a line that are those of the host."""
-OF_END = ("learn", "has", "begin", "files", "read", "write", "drop")
+OF_END = ("learn", "sees")
 """Those of `FarEnd`."""
 
-Files = Mapping[str, tuple[int, str]]
-"""Name below a folder -> bytes and SHA-256."""
 Answer = tuple[int, bool, Any]
 """The number of what was asked, whether it went well, and the value, or the error."""
 
@@ -78,8 +71,6 @@ class FarEnd:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._answers: list[Answer] = []
         self._sender: asyncio.Task[None] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        """Of a checkpoint that travels."""
         self._over = threading.Event()
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
@@ -118,8 +109,6 @@ class FarEnd:
         self._over.set()
         if self._host is not None:
             self._host.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
         assert verb in OF_HOST + OF_END
@@ -179,31 +168,9 @@ class FarEnd:
         assert self._method is not None, "the near end knows whether the host learns"
         return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def has(self, folder: Path, files: Files) -> bool:
-        """Whether these files are here, as they should be."""
-        return await asyncio.to_thread(has, folder, files)
-
-    async def begin(self) -> Path:
-        """Make an empty folder on this machine."""
-        self._folder = tempfile.TemporaryDirectory(prefix="comas-")
-        return Path(self._folder.name)
-
-    async def files(self, folder: Path) -> Files:
-        """All files below a folder."""
-        return await asyncio.to_thread(files_of, folder, ["."])
-
-    async def read(self, file: Path, start: int) -> bytes:
-        """The piece of a file that begins there."""
-        return await asyncio.to_thread(read, file, start)
-
-    async def write(self, file: Path, start: int, content: bytes) -> None:
-        """Write a piece to its place."""
-        await asyncio.to_thread(write, file, start, content)
-
-    async def drop(self) -> None:
-        """Remove the folder that was made last."""
-        assert self._folder is not None
-        self._folder.cleanup()
+    async def sees(self, place: Path) -> bool:
+        """Whether there is such a file or folder on this machine."""
+        return await asyncio.to_thread(place.exists)
 
 
 class _Forward(logging.Handler):
@@ -245,48 +212,3 @@ def _sendable(answer: Answer) -> Answer:
     except Exception as error:  # noqa: BLE001 - as above
         return number, False, portable(error)
     return answer
-
-
-# --- files of a checkpoint
-
-
-def files_of(folder: Path, names: Iterable[str]) -> Files:
-    """These files of a folder, and those in folders called so."""
-    found: dict[str, tuple[int, str]] = {}
-    for name in names:
-        for file in [folder / name, *sorted((folder / name).rglob("*"))]:
-            if file.is_file():
-                with file.open("rb") as opened:
-                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                found[file.relative_to(folder).as_posix()] = file.stat().st_size, digest
-    return found
-
-
-def has(folder: Path, files: Files) -> bool:
-    """Whether these files are in a folder, as they should be."""
-    try:
-        return files_of(folder, files) == files
-    except OSError:  # a folder of that name which is somebody else's
-        return False
-
-
-def pieces(files: Files) -> Iterator[tuple[str, int]]:
-    """Name and start of each piece of these files; an empty one has a piece."""
-    for name, (size, _) in files.items():
-        for start in range(0, max(1, size), PIECE):
-            yield name, start
-
-
-def read(file: Path, start: int) -> bytes:
-    """The piece of a file that begins there."""
-    with file.open("rb") as opened:
-        opened.seek(start)
-        return opened.read(PIECE)
-
-
-def write(file: Path, start: int, content: bytes) -> None:
-    """Write a piece to its place."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("r+b" if start else "wb") as opened:
-        opened.seek(start)
-        opened.write(content)

@@ -2,8 +2,8 @@
 
 What several discussions ask at once leaves as one frame, when the event loop goes quiet: so a turn
 costs microseconds, and what a frame holds follows from the program. Texts, payoffs and counts
-travel; tokens and weights stay at the far end, but for checkpoints where the two share no disk.
-Leaves out: the far end (`hosts.far_end`), how frames travel (`comas.transports`).
+travel; tokens and weights stay at the far end, which writes checkpoints itself, to a disk that both
+share. Leaves out: the far end (`hosts.far_end`), how frames travel (`comas.transports`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.engines.batcher import QUIET, quiet
-from comas.hosts.far_end import METER, Files, Out, State, files_of, pieces, read, write
+from comas.hosts.far_end import METER, Out, State
 from comas.hosts.line import Line
 from comas.types import (
     Account,
@@ -37,6 +37,7 @@ from comas.types import (
     Payoff,
     Reply,
     Sampling,
+    UserMistake,
 )
 
 LOG = logging.getLogger("comas")
@@ -58,7 +59,6 @@ class RemoteHost:
     def __init__(
         self,
         name: str,
-        policies: Sequence[str],
         method: Method | None,
         patience: float,
         device: str = "auto",
@@ -67,7 +67,6 @@ class RemoteHost:
         the far end counts as lost; `device` is how the near end calls its device.
         """
         self.name = name
-        self.policies = tuple(policies)
         self.patience = patience
         self.device = device
         self.meter = Meter()
@@ -253,37 +252,28 @@ class RemoteHost:
         return await self._call("learn", payoffs, method.lr_scale)
 
     async def save(self, path: Path) -> None:
-        """Write weights, optimizer and counters below `path`, whatever disk that is on."""
+        """Write weights, optimizer and counters below `path`, which has to be on a disk that the
+        far end sees.
+        """
         probe = path / f".{self.name}-{secrets.token_hex(8)}"
         probe.write_text(probe.name)
         try:
-            shared = await self._call("has", path.resolve(), files_of(path, [probe.name]))
+            await self._check_seen(probe, path)
         finally:
             probe.unlink()
-        if shared:
-            await self._call("save", path.resolve())
-            return
-        there: Path = await self._call("begin")
-        await self._call("save", there)
-        files: Files = await self._call("files", there)
-        for name, start in pieces(files):
-            content: bytes = await self._call("read", there / name, start)
-            await asyncio.to_thread(write, path / name, start, content)
-        await self._call("drop")
+        await self._call("save", path.resolve())
 
     async def load(self, path: Path) -> None:
-        """The inverse of `save`: from its own disk only where the same files lie there."""
-        names = (f"{self.name}.json", *self.policies)
-        files = await asyncio.to_thread(files_of, path, names)
-        if await self._call("has", path.resolve(), files):
-            await self._call("load", path.resolve())
-            return
-        there: Path = await self._call("begin")
-        for name, start in pieces(files):
-            content = await asyncio.to_thread(read, path / name, start)
-            await self._call("write", there / name, start, content)
-        await self._call("load", there)
-        await self._call("drop")
+        """The inverse of `save`."""
+        await self._check_seen(path, path)
+        await self._call("load", path.resolve())
+
+    async def _check_seen(self, place: Path, folder: Path) -> None:
+        if not await self._call("sees", place.resolve()):
+            raise UserMistake(
+                f"host {self.name}: its machine does not see {folder.resolve()}: have the run"
+                " (out) on a disk that both machines share"
+            )
 
     def clock(self) -> Mapping[str, float]:
         """Seconds in which the engine, or the learner, worked, as last told."""

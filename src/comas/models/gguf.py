@@ -161,13 +161,6 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def check(base: str) -> None:
-    """Raise UserMistake for a file that cannot be talked to: no GGUF, an architecture that
-    transformers does not know, or no chat template.
-    """
-    arguments_of(base)
-
-
 def as_read(model: Any, base: str) -> Any:
     """The model without the memory of its quantisation, which it no longer has and which would keep
     it from being saved; named after the file.

@@ -18,7 +18,7 @@ from typing import Any, cast
 from safetensors import SafetensorError
 
 from comas.machine import auto_device, has_apple_gpu
-from comas.models.gguf import as_read, cache, is_gguf, is_rounded, is_small, keep_copy
+from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
 from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
 from comas.types import UserMistake
@@ -74,7 +74,7 @@ def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, 
             )
         model = model.to(how.device).eval()
         longest = apart_up_to(model.config) or positions_of(model.config)
-        try_rows(model, longest, base, cache("tried"))
+        try_rows(model, longest, base)
         models[policy] = model
     first = next(iter(tokenizers.values()))
     _check_alike(tokenizers, bases)
@@ -169,25 +169,12 @@ def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> Non
             f"base {base!r} is quantised ({method}), and cannot be trained here: take the model"
             " that it was made of, or a GGUF file of it"
         )
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights and any(folder.glob("pytorch_model*.bin")):
+    if not any(folder.glob("*.safetensors")) and any(folder.glob("pytorch_model*.bin")):
         raise UserMistake(
             f"base {base!r} has its weights in pytorch_model.bin, which may run code: convert them"
             " where you trust them, by AutoModelForCausalLM.from_pretrained(FOLDER)"
             ".save_pretrained(NEW)"
         )
-    for file in weights:
-        with file.open("rb") as opened:
-            start = opened.read(64).lstrip().lower()
-        if start.startswith(b"version https://git-lfs"):
-            raise UserMistake(
-                f"base {base!r}: {file.name} is a pointer of Git LFS, not the weights: fetch them"
-                " with `git lfs pull`"
-            )
-        if start.startswith((b"<!doctype", b"<html")):
-            raise UserMistake(
-                f"base {base!r}: {file.name} is a web page, not weights: download the file again"
-            )
 
 
 def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
@@ -242,24 +229,16 @@ def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -
 
 
 def _configured_ends(model: Any, base: str, size: int) -> list[int]:
-    """Ids in a model's generation_config.json; an error where they cannot be ids of its `size`
-    tokens.
-    """
+    """Ids in a model's generation_config.json; an error where one is none of its `size` tokens."""
     configured = model.generation_config.eos_token_id
-    if configured is None:
-        return []
     listed = configured if isinstance(configured, list) else [configured]
-    odd = [i for i in listed if type(i) is not int]
-    if odd:
-        raise UserMistake(
-            f"base {base!r}: eos_token_id in its generation_config.json is {odd[0]!r}, not a number"
-        )
-    beyond = [i for i in listed if not 0 <= i < size]
-    if beyond:
-        raise UserMistake(
-            f"base {base!r}: eos_token_id {beyond[0]} in its generation_config.json is beyond its"
-            f" vocabulary of {size}, and no reply would end by it: set the id of its end token"
-        )
+    listed = [i for i in listed if i is not None]
+    for i in listed:
+        if type(i) is not int or not 0 <= i < size:
+            raise UserMistake(
+                f"base {base!r}: eos_token_id in its generation_config.json is {i!r}, no token of"
+                f" its vocabulary of {size}: set the id of its end token"
+            )
     return listed
 
 

@@ -346,40 +346,6 @@ def snapshot(base: str) -> Path | None:
     return Path(file).parent if isinstance(file, str) else None
 
 
-TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")
-"""How the names of a tokenizer's files begin."""
-
-
-def check_speaks(base: str) -> None:
-    """Raise UserMistake for a model's folder without a tokenizer or a chat template."""
-    if is_gguf(base):
-        gguf.check(base)
-        return
-    folder = Path(base)
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return  # another error says so
-    if not any(file.name.startswith(TOKENIZERS) for file in folder.iterdir()):
-        raise UserMistake(
-            f"base {base!r} has no tokenizer that can be loaded: there is no tokenizer.json in the"
-            " folder; copy the files of its tokenizer there"
-        )
-    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
-        return
-    try:
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return  # the tokenizer may know one; loading it tells
-    own_class = str(settings.get("tokenizer_class", "")).startswith("PreTrainedTokenizer")
-    templates = folder / "additional_chat_templates"
-    if own_class and not settings.get("chat_template") and not templates.is_dir():
-        raise UserMistake(
-            f"tokenizer {base!r} has no chat template: choose an instruction-tuned base, or add a"
-            " chat_template.jinja to its folder"
-        )
-
-
 def files_of(place: str) -> Path:
     """The folder or file from which weights at a place are loaded; of a hub name the folder in the
     hub's cache.

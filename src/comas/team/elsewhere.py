@@ -75,8 +75,7 @@ def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
         address=table.address,
         secrets=frozenset(key for key in keys if key is not None),
     )
-    policies = list(plan.policies)
-    host = RemoteHost(plan.name, policies, plan.method, table.patience, table.device)
+    host = RemoteHost(plan.name, plan.method, table.patience, table.device)
     host.dial(transport.start(call, host.hear, host.end))
     return host
 

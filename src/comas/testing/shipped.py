@@ -34,7 +34,7 @@ def scripted_elsewhere(
 ) -> RemoteHost:
     """A scripted host at the far end of a line of this transport, ready to be asked."""
     shipment = pickle.dumps(ScriptedShipment(name, script, of_learning(method)))
-    host = RemoteHost(name, (), method, patience)
+    host = RemoteHost(name, method, patience)
     call = Call(host=name, shipment=shipment, device="cpu", threads=1)
     host.dial(transport.start(call, host.hear, host.end))
     host.ready()
