@@ -21,6 +21,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TINY = ("steps=1", "questions=4", "test_questions=4", "eval_every=0")
+STUDY = """says = "two rates"
+seeds = [1]
+steps = 2
+[config]
+questions = 4
+test_questions = 4
+[settings.slow]
+lr = 1e-5
+[settings.fast]
+lr = 1e-3
+"""
 OFFLINE = {"WANDB_MODE": "offline"}
 GGUF = "from comas.models.packaged import installed_at; print(installed_at('smollm2') or '')"
 SEARCH = "from comas.tools import search; print(search.make().run('speed of light'))"
@@ -96,8 +107,10 @@ def try_real(here: Environment) -> str:
 
 
 def try_plot(here: Environment) -> str:
-    """The notebooks draw."""
-    return succeeded(here.run("-c", "import matplotlib"))
+    (here.work / "rates.toml").write_text(STUDY, encoding="utf-8")
+    if failed := succeeded(here.comas("study", "rates.toml")):
+        return failed
+    return "" if list(here.work.rglob("*.svg")) else "the study has no picture"
 
 
 def try_search(here: Environment) -> str:

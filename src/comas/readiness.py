@@ -10,8 +10,10 @@ Leaves out: training, other wordings than those of the methods.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -32,7 +34,7 @@ from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import Score
 from comas.models.sources import team_file
 from comas.questions.checked import loaded
-from comas.stats import Interval, auc, gain_interval, interval_record, mean_interval
+from comas.stats import Interval, auc, gain_interval, mean_interval
 from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import Episode, Question, Task, Turn, UserMistake
@@ -78,9 +80,9 @@ class Judged:
     """Questions on which both works were judged."""
     unreadable: float
     """Share of verdicts that cannot be read."""
-    accepts_majority: float | None
-    """How far work with the majority's answer is accepted, from 0 to 1; None of no work."""
-    accepts_rarest: float | None
+    accepts_majority: float
+    """How far work with the majority's answer is accepted, from 0 to 1."""
+    accepts_rarest: float
     j: Interval | None
     """The difference of the two; None below two questions. Of beliefs, where verdicts are cut at
     the median of all of them, so that half are accepted: their level says nothing.
@@ -88,6 +90,10 @@ class Judged:
     prefers: Interval | None
     """Share of questions on which the majority's work is accepted further, equal ones counting
     half: .5 is chance.
+    """
+    information: float | None
+    """Squared correlation of verdict and side: p (1 - p) J^2 / (m (1 - m)), with half of the works
+    of either side (p) and the share m that is accepted.
     """
     against_truth: float | None = None
     """Area under the curve over all judged works by their labels: .5 is chance; None without labels
@@ -134,15 +140,29 @@ class Preflight:
     methods: Sequence[Advice]
     tokens: int
     """Generated in all."""
+    seconds: float
+    step_minutes: float
+    """Of answering the questions of a step eight times each: judging and learning come on top."""
     notes: Sequence[str]
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON; an end of an interval that is not known is null."""
+        """All of it as JSON, which has no infinity and no number that is none: those are null."""
         record = asdict(self)
-        for judge, one in zip(record["judges"], self.judges, strict=True):
-            judge["j"] = one.j and interval_record(one.j)
-            judge["prefers"] = one.prefers and interval_record(one.prefers)
+        record["step_minutes"] = _finite(self.step_minutes)
+        for judged in record["judges"]:
+            for key in ("accepts_majority", "accepts_rarest"):
+                judged[key] = _finite(judged[key])
+            for key in ("j", "prefers"):
+                if judged[key] is not None:
+                    mean, low, high, n = judged[key]
+                    ends = {"low": _finite(low), "high": _finite(high)}
+                    judged[key] = {"mean": mean, **ends, "n": n}
         return record
+
+
+def _finite(value: float) -> float | None:
+    """The number; None where it is infinite or none."""
+    return value if math.isfinite(value) else None
 
 
 def preflight(
@@ -193,8 +213,10 @@ def fly(
         if not known:
             raise UserMistake(f"task {config.task} has no training question to be asked")
         tell(f"asking {len(known)} questions of {config.task}, {answers} times each")
+        began = time.monotonic()
         episodes = run_sync(play_all(_scene(team, answers), known, "preflight"))
-        return examined(team, known, episodes, answers, labels)
+        seconds = time.monotonic() - began
+        return examined(team, known, episodes, answers, labels, seconds)
     finally:
         team.close()
 
@@ -346,6 +368,7 @@ def examined(
     episodes: Sequence[Episode],
     answers: int,
     labels: bool,
+    seconds: float,
 ) -> Preflight:
     """The figures of what was said."""
     task = team.task
@@ -367,6 +390,7 @@ def examined(
     shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [_distinct(turns, task) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
+    tokens = sum(turn.tokens for turn in turns)
     found = Preflight(
         team=team.bases(),
         task=task.name,
@@ -381,7 +405,9 @@ def examined(
         judges=judges,
         truth=_truth(solutions, right, task) if right else None,
         methods=(),
-        tokens=sum(turn.tokens for turn in turns),
+        tokens=tokens,
+        seconds=seconds,
+        step_minutes=_step_minutes(team, said, tokens, seconds),
         notes=notes,
     )
     return replace(found, methods=advice(found))
@@ -423,17 +449,28 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     prefers = [
         float(sides[True] > sides[False]) + 0.5 * (sides[True] == sides[False]) for sides in both
     ]
+    rate = statistics.fmean(v for sides in accepted for v in sides.values()) if both else 0.0
+    j = gain_interval(differences) if len(both) > 1 else None
     known = [(v.value or 0.0, right[v.work]) for v in readable if right and v.work in right]
     return Judged(
         way=way,
         n=len(both),
         unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
-        accepts_majority=statistics.fmean(sides[True] for sides in both) if both else None,
-        accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else None,
-        j=gain_interval(differences) if len(both) > 1 else None,
+        accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
+        accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
+        j=j,
         prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
+        information=information(j.mean, rate) if j is not None else None,
         against_truth=auc(known),
     )
+
+
+def information(j: float, rate: float) -> float:
+    """What one verdict says of a work's side: the squared correlation of the two, where half of the
+    works are of either side and the share `rate` is accepted; 0 where all or none are.
+    """
+    spread = rate * (1.0 - rate)
+    return 0.25 * j * j / spread if spread else 0.0
 
 
 def _labels(played: Sequence[tuple[Question, Episode]], task: Task) -> dict[str, bool] | None:
@@ -469,6 +506,17 @@ def _truth(
         "majority": statistics.fmean(votes),
         "mixed": statistics.fmean(mixed),
     }
+
+
+def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float) -> float:
+    """Minutes of playing a step of as many questions as the config has, with eight answers each; no
+    number where nobody tells tokens, as servers behind an API may not.
+    """
+    if not tokens:
+        return math.nan
+    per_answer = statistics.fmean(turn.tokens for turn in said)
+    rate = tokens / seconds if seconds else math.inf
+    return 8 * (team.config.questions or 24) * per_answer / rate / 60
 
 
 def advice(found: Preflight) -> list[Advice]:

@@ -88,6 +88,18 @@ def chat(request: pytest.FixtureRequest) -> Chat:
     return Chat(byte_level(request.param), [1])
 
 
+READS = TEMPLATES["chatml"].replace("{{ m.content }}", "{{ m.content | replace('/no_think', '') }}")
+
+
+def test_a_system_message_that_the_template_reads_is_one_line() -> None:
+    tokenizer = byte_level("chatml")
+    tokenizer.chat_template = READS
+    chat = Chat(tokenizer, [1])
+    assert len(chat.encode([{"role": "system", "content": "be kind"}, *user("/no_think")]))
+    with pytest.raises(UserMistake, match=r"reads the system message '/no_think' and writes"):
+        chat.encode([{"role": "system", "content": "/no_think"}, *user("hello")])
+
+
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 

@@ -124,6 +124,35 @@ def test_a_shape_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trial._tried) == 2
 
 
+def test_a_large_model_is_tried_in_one_process_and_not_by_another_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passes = []
+
+    def passed(**shape: int) -> int:
+        trial._tried.clear()  # as in another process
+        model = llama(**shape)
+        model.register_forward_pre_hook(lambda *_: passes.append(1))
+        passes.clear()
+        try_rows(model, 64, "mine", tmp_path / "notes")
+        return len(passes)
+
+    assert [passed(), passed()] == [3, 3]
+    monkeypatch.setattr(trial, "LARGE", 1)
+    assert [passed(), passed()] == [3, 0]
+    assert passed(num_hidden_layers=3) == 3
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    assert passed() == 3
+
+
+def test_what_is_refused_is_not_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trial, "LARGE", 1)
+    for _ in range(2):
+        with pytest.raises(UserMistake, match="says something else"):
+            try_rows(MISPLACED["bart"](), 64, "mine", tmp_path / "notes")
+    assert not list(tmp_path.rglob("*"))
+
+
 def test_a_failure_for_want_of_memory_is_not_the_familys() -> None:
     model = llama()
 

@@ -269,18 +269,76 @@ def test_a_room_that_is_refused_otherwise_is_refused(
     assert len(server.asked) == asked
 
 
+def refuses(name: str, said: str, taken: Any = ()) -> Act:
+    """Refuse a parameter, but for these values of it."""
+
+    def act(handler: Handler, asked: dict[str, Any]) -> None:
+        if name in asked and asked[name] not in taken:
+            handler.reply({"error": {"message": said, "param": name}}, 400)
+        else:
+            answers()(handler, asked)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("seed", "Extra inputs are not permitted: seed"),
+        ("temperature", "Unsupported parameter: 'temperature' is not supported with this model."),
+    ],
+)
+def test_a_parameter_that_is_refused_outright_is_left_out_from_then_on(
+    name: str, said: str, serve: Any, host_at: Any
+) -> None:
+    server = serve(refuses(name, said))
+    host = host_at(server.url, retries=0)
+    for _ in range(2):
+        assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
+    assert [name in asked for asked in server.asked] == [True, False, False]
+    assert host.events == {f"{name} refused": 1}
+    assert not host.ledger.unsettled
+
+
+def test_several_refusals_are_learnt_one_after_the_other(serve: Any, host_at: Any) -> None:
+    acts = [
+        refuses("max_tokens", NEWER["message"]),
+        refuses("seed", "unknown field seed"),
+        answers(),
+    ]
+    server = serve(*acts)
+    assert asyncio.run(ask(host_at(server.url, retries=0))).text == "4"
+    assert [{"max_tokens", "seed"} & set(asked) for asked in server.asked] == [
+        {"max_tokens", "seed"},
+        {"seed"},
+        set(),
+    ]
+
+
 def test_a_refusal_that_repeats_the_request_teaches_nothing(serve: Any, host_at: Any) -> None:
     def too_long(handler: Handler, asked: dict[str, Any]) -> None:
         told = f"the prompt is too long for the context: {json.dumps(asked)}"
         handler.reply({"error": {"message": told}}, 400)
 
-    server = serve(too_long, answers())
+    server = serve(*[too_long] * 3, answers())
     host = host_at(server.url, retries=0)
     with pytest.raises(HostFailure, match="do not fit the model's context"):
         asyncio.run(ask(host, sampling=Sampling(1.0)))
     assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
     assert {"seed", "temperature"} <= set(server.asked[-1])
     assert host.events == {"400": 1, "given up": 1}
+
+
+def test_a_temperature_that_has_to_be_1_names_its_key(serve: Any, host_at: Any) -> None:
+    only = "'temperature' does not support 0.7 with this model. Only the default (1) value is."
+    server = serve(refuses("temperature", only, taken=(1.0,)))
+    host = host_at(server.url)
+    with pytest.raises(HostFailure, match=r"agents.<name>.temperature=1 .* eval_temperature=1"):
+        asyncio.run(ask(host))
+    with pytest.raises(UserMistake, match=r"agents.<name>.temperature=1"):
+        asyncio.run(host.greet(Sampling(0.7), print))
+    assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
+    assert server.asked[-1]["temperature"] == 1.0
 
 
 def test_pauses_grow_and_are_the_requests_own() -> None:

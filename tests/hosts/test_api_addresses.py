@@ -40,7 +40,12 @@ def mistake(host: ApiHost) -> str:
     [
         ("http://[::1/v1", "is no address: Invalid port"),
         ("http://localhost:8a/v1", "Invalid port"),
+        ("http://localhost:99999/v1", "ports go from 1 to 65535"),
+        ("http://localhost:0/v1", "ports go from 1 to 65535"),
         ("http://:8000/v1", "names no machine"),
+        ("http://a..b/v1", "is no address"),
+        (f"http://{'a' * 64}/v1", "is no address"),
+        ("http://xn--/v1", "is no address"),
         ("http://x/v1/chat/completions", "leave /chat/completions out"),
         ("http://x/v1/chat/completions/", "leave /chat/completions out"),
     ],
@@ -70,11 +75,12 @@ def test_an_address_that_is_one(url: str, host_at: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("no_proxy", "localhost,::1/128", "no_proxy cannot be used"),
-        ("HTTP_PROXY", "ftp://me:hush@h:1", "HTTP_PROXY cannot be used"),
-        ("all_proxy", "http://me:hush@[::1", "all_proxy cannot be used"),
-        ("SSL_CERT_FILE", "/no/such/file", "SSL_CERT_FILE cannot be used"),
-        ("SSL_CERT_FILE", __file__, "SSL_CERT_FILE cannot be used"),
+        ("no_proxy", "localhost,::1/128", "what no_proxy holds"),
+        ("HTTP_PROXY", "ftp://me:hush@h:1", "what HTTP_PROXY holds"),
+        ("all_proxy", "http://me:hush@[::1", "what all_proxy holds"),
+        ("HTTP_PROXY", "http://me:hush@127.0.0.1:99999", "the proxy in HTTP_PROXY"),
+        ("SSL_CERT_FILE", "/no/such/file", "correct SSL_CERT_FILE"),
+        ("SSL_CERT_FILE", __file__, "correct SSL_CERT_FILE"),
     ],
 )
 def test_an_environment_that_cannot_work(

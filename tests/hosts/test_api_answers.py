@@ -89,6 +89,9 @@ THINKING = [
         ({"content": "4", "reasoning": {"x": 1}, "reasoning_content": None}, "4", ""),
         ({"content": None, "reasoning": "hm"}, "", "hm"),
         ({"content": "<think>a</think>4", "reasoning": "b"}, "4", "b\na"),
+        ({"content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]}, "42", ""),
+        ({"content": THINKING}, "4", "hm"),
+        ({"content": []}, "", ""),
         ({"content": None, "refusal": "I must not."}, "I must not.", ""),
         ({"content": None, "tool_calls": [{"id": "x"}]}, "", ""),
     ],
@@ -105,9 +108,12 @@ def test_every_form_of_a_message_is_text_and_thoughts(
     "content",
     [
         [{"type": "image_url", "image_url": {}}],
+        [{"type": "text", "text": 5}],
+        [[["4"]]],
         {"text": "4"},
         4,
         True,
+        [{"type": "thinking", "thinking": [THINKING[0]]}],
     ],
 )
 def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any) -> None:

@@ -193,6 +193,20 @@ def test_a_server_that_does_not_start_is_given_up(serve: Any, host_at: Any) -> N
         greeted(host_at(serve(answers(b"", 503, Retry_After="86400")).url))
 
 
+@pytest.mark.parametrize("host", ["no-such-machine.invalid", "no-such-machine.invalid:8000"])
+def test_a_machine_that_there_is_not_is_not_waited_for(
+    host: str, host_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    began = time.monotonic()
+    with pytest.raises(UserMistake, match=r"Name or service not known; check hosts.judge.api"):
+        greeted(host_at(f"http://{host}/v1"))
+    assert time.monotonic() - began < 3
+
+
 def test_a_budget_that_cannot_be_held_is_known_before_any_work(serve: Any, host_at: Any) -> None:
     server = serve(answers({"choices": said()["choices"]}))
     with pytest.raises(UserMistake, match="budget_tokens cannot be held"):

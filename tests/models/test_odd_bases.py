@@ -93,6 +93,21 @@ def test_padding_that_was_added_to_the_tokenizer_only_is_never_read(tmp_path: Pa
         assert a.token_ids.tolist() == b.token_ids.tolist() or min(a.margin, b.margin) < 1e-4
 
 
+def test_a_template_with_tokens_that_the_model_cannot_read_is_one_line(tmp_path: Path) -> None:
+    folder = with_token(
+        tmp_path,
+        "{% for m in messages %}<|new|>{{ m.content }}{% endfor %}",
+        additional_special_tokens=["<|new|>"],
+    )
+    host = make_local_host("home", {"p": str(folder)}, device="cpu")
+    host.close()
+    with pytest.raises(
+        UserMistake,
+        match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize",
+    ):
+        host.chat.encode(HI)
+
+
 BROKEN = {
     "{{ messages[0].content + 1 }}": "refuses messages of user: can only concatenate",
     "{{ messages[0].content }}{{ 1 / 0 }}": "refuses messages of user: division by zero",

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from comas.readiness import (
     Verdict,
     advice,
     examined,
+    information,
     judged,
     play,
     preflight,
@@ -31,7 +34,7 @@ from comas.readiness import (
 from comas.stats import Interval
 from comas.tasks import pick
 from comas.testing import scripted_team
-from comas.types import Question, UserMistake
+from comas.types import Question, Reply, UserMistake
 from tests.support.command import run
 
 OFFERS = [(1, 2, 4, 6), (2, 3, 4, 8), (1, 2, 4, 9), (1, 3, 4, 7)]
@@ -61,11 +64,11 @@ def test_judges_that_part_the_two_and_judges_that_do_not() -> None:
     perfect = judged("said", verdicts(*[(1.0, 0.0)] * 4))
     assert perfect.j is not None
     assert perfect.prefers is not None
-    assert (perfect.j.mean, perfect.prefers.mean) == (1.0, 1.0)
+    assert (perfect.j.mean, perfect.prefers.mean, perfect.information) == (1.0, 1.0, 1.0)
     lenient = judged("said", verdicts(*[(1.0, 1.0)] * 4))
     assert lenient.j is not None
     assert lenient.prefers is not None
-    assert (lenient.j.mean, lenient.prefers.mean) == (0.0, 0.5)
+    assert (lenient.j.mean, lenient.prefers.mean, lenient.information) == (0.0, 0.5, 0.0)
     some = judged("said", verdicts((1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)))
     assert some.j is not None
     assert some.j.mean == 0.0
@@ -88,7 +91,13 @@ def test_what_cannot_be_read_is_counted_and_compares_nothing() -> None:
     assert found.j is None
     nothing = judged("said", [])
     assert nothing.n == 0
-    assert nothing.accepts_majority is None
+    assert math.isnan(nothing.accepts_majority)
+
+
+def test_information_is_the_squared_correlation_of_verdict_and_side() -> None:
+    # t = .9, f = .3: J = .6, m = .6
+    assert information(0.6, 0.6) == pytest.approx(0.25 * 0.36 / 0.24)
+    assert information(0.6, 1.0) == 0.0
 
 
 def test_labels_say_how_far_judges_tell_right_from_wrong() -> None:
@@ -120,7 +129,7 @@ def scripted(
     team: Any = SimpleNamespace(task=task, config=config, bases=lambda: ["script"])
     scene = Scene(replace(resolved.method, play=play), task, members, 1, {"answers": 6})
     episodes = asyncio.run(play_all(scene, questions, "preflight"))
-    return examined(team, questions, episodes, 6, labels)
+    return examined(team, questions, episodes, 6, labels, 2.0)
 
 
 def mostly_right(prompt: str, seed: int) -> str:
@@ -206,7 +215,8 @@ def test_advice_follows_intervals() -> None:
 def test_the_seed_team_is_the_same_each_time() -> None:
     first = preflight("seed", questions=6, answers=4)
     again = preflight("seed", questions=6, answers=4)
-    assert json.dumps(first.record()) == json.dumps(again.record())
+    facts = [replace(one, seconds=0.0, step_minutes=0.0).record() for one in (first, again)]
+    assert json.dumps(facts[0]) == json.dumps(facts[1])
     assert comas.preflight is preflight
 
 
@@ -261,6 +271,19 @@ def test_ctrl_c_is_told_in_a_word(
     monkeypatch.setattr("comas.readiness.fly", interrupted)
     assert run(["preflight", "seed"], monkeypatch) == 130
     assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All has been answered, and paid for, when they are worked out."""
+    found = scripted(lambda prompt, seed: Reply(WRONG, True, 0, 0, 0, 0.0, 0.0))
+    assert found.tokens == 0
+    assert found.record()["step_minutes"] is None
+    monkeypatch.setattr("comas.readiness.fly", lambda *_: found)
+    assert run(["preflight", "seed"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"eight times +not known", said)
 
 
 def test_a_run_whose_name_looks_like_a_key_is_a_run(

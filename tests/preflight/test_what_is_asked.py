@@ -32,9 +32,9 @@ def refused(text: str) -> Any:
 
 def nothing_judged() -> Preflight:
     """A preflight without dissent, so that nothing was judged, in no time."""
-    judge = Judged("said", 0, 0.0, None, None, None, None)
+    judge = Judged("said", 0, 0.0, float("nan"), float("nan"), None, None, None)
     open_ended = Interval(0.5, float("-inf"), float("inf"), 1)
-    other = Judged("expected", 1, 0.0, 0.5, 0.5, open_ended, open_ended)
+    other = Judged("expected", 1, 0.0, 0.5, 0.5, open_ended, open_ended, 0.0)
     return Preflight(
         team=["seed"],
         task="pick",
@@ -50,6 +50,8 @@ def nothing_judged() -> Preflight:
         truth=None,
         methods=[],
         tokens=1,
+        seconds=0.0,
+        step_minutes=float("inf"),
         notes=[],
     )
 
@@ -61,6 +63,7 @@ def test_what_is_no_number_is_null_in_json() -> None:
     assert said["accepts_majority"] is None
     assert said["j"] is None
     assert expected["j"] == {"mean": 0.5, "low": None, "high": None, "n": 1}
+    assert found["step_minutes"] is None
 
 
 def test_the_object_of_a_team_without_dissent_is_json(

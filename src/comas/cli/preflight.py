@@ -5,6 +5,7 @@ Leaves out: asking and figures (`comas.readiness`).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -73,10 +74,14 @@ def _show(found: Preflight) -> None:
     if found.truth is not None:
         facts.add_row("right, by the labels: one answer", f"{found.truth['single']:.2f}")
         facts.add_row("right, by the labels: the majority", f"{found.truth['majority']:.2f}")
+    minutes = found.step_minutes
+    told = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
+    facts.add_row("minutes to answer a step eight times", told)
     console.print(facts)
     if found.readable < 1.0:
         console.print(f"a reply: {clean(found.example)[:200]!r}", markup=False, soft_wrap=True)
     heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 95 %", "J, 95 %"]
+    heads += ["r squared"]
     heads += ["labels"] if found.truth is not None else []
     table = Table(
         title="how far a work of the majority is accepted, and one of the rarest other answer"
@@ -86,7 +91,7 @@ def _show(found: Preflight) -> None:
     for one in found.judges:
         cells = [one.way, str(one.n), f"{one.unreadable:.2f}"]
         cells += [_number(one.accepts_majority), _number(one.accepts_rarest)]
-        cells += [_span(one.prefers), _span(one.j)]
+        cells += [_span(one.prefers), _span(one.j), _number(one.information)]
         cells += [_number(one.against_truth)] if found.truth is not None else []
         table.add_row(*cells)
     console.print(table)
@@ -97,7 +102,7 @@ def _show(found: Preflight) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
 def _span(found: Interval | None) -> str:

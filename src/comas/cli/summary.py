@@ -62,6 +62,7 @@ def print_summary(console: Console, result: Result) -> None:
         "held-out accuracy, mean over agents, 95 % interval over questions:",
         *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
+        *_fallen(run, result),
         *figure_lines(list(run.metrics())),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(run, result),
@@ -70,6 +71,24 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(run, result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+FALLEN = 0.1
+"""By how much an agent's accuracy has to fall for the agents to be told apart."""
+
+
+def _fallen(run: Run, result: Result) -> Iterator[str]:
+    """Each agent's accuracy before and after, where that of one fell: the mean may hide it."""
+    from comas.evaluation.accuracy import by_agent
+
+    records = [run.read_eval(name) for name in ("before", "after")]
+    if result.gain is None or None in records:
+        return
+    before, after = (by_agent(record["answers"]) for record in records if record)
+    both = sorted(before.keys() & after.keys())
+    if len(both) > 1 and any(before[agent] - after[agent] >= FALLEN for agent in both):
+        told = ", ".join(f"{agent} {before[agent]:.3f} to {after[agent]:.3f}" for agent in both)
+        yield f"  an agent fell: {told}"
 
 
 def _cost(run: Run, result: Result) -> str:

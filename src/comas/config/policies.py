@@ -280,7 +280,7 @@ def _agree(config: Config, name: str, folder: str) -> None:
     from comas.learners.lora.peft_folder import spec_of
 
     agent = config.agents[name]
-    host = config.hosts[agent.host]
+    shared = config.hosts[agent.host]
     adapter = spec_of(folder)
     for key in ONLY_ADAPTERS:
         where = f"agents.{name}"
@@ -288,7 +288,7 @@ def _agree(config: Config, name: str, folder: str) -> None:
         # a host's shape is for new adapters, unless the adapter is the host's own base
         if given is None and agent.base is None:
             where = f"hosts.{agent.host}"
-            given = getattr(host, key)
+            given = getattr(shared, key)
         there: Any = getattr(adapter, key)
         if key == "targets" and given is not None:
             given = sorted({layer.rpartition(".")[2] for layer in given})

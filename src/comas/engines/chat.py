@@ -70,7 +70,8 @@ class Chat:
     """A tokenizer with its chat template. Special ids are all end tokens and all added ones but
     white space.
 
-    `thinking` is told to the template; None leaves its own default.
+    `thinking` is told to the template; None leaves its own default. `known` is the number of ids
+    that the model can read.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Chat:
         tokenizer: Any,
         end_ids: Sequence[int] = (),
         thinking: bool | None = None,
+        known: int | None = None,
     ) -> None:
         if tokenizer.chat_template is None:
             raise UserMistake(
@@ -95,6 +97,7 @@ class Chat:
         self.tokenizer = tokenizer
         self._name = f"the chat template of {tokenizer.name_or_path!r}"
         """For error messages."""
+        self._known = known
         self._end_ids = tuple(end_ids)
         self._template = _CLOCK + template
         self._facts = dict[str, Any](date_string=_DATE)
@@ -124,11 +127,14 @@ class Chat:
         self._forbidden = self.special_ids - ({unk} - named)
         self._pieces: dict[Shape, tuple[list[list[int]], list[bool]]] = {}
         # hosts ask twice: does it fit, then answer
+        self._unread: set[tuple[Shape, tuple[str, ...]]] = set()
+        """Shapes with contents of system messages that the template shows as they are."""
         self._content_ids = lru_cache(maxsize=8192)(self._content)
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
         pieces, trims = self._pieces_of(messages)
+        self._check_unread(messages)
         ids = list(pieces[0])
         spoken = [message for message in messages if message["role"] != "tools"]
         for message, after, trim in zip(spoken, pieces[1:], trims, strict=True):
@@ -192,6 +198,32 @@ class Chat:
         _, shown, after = self._render(roles, holes, asking=False).rpartition(holes[-1])
         return after if shown else ""
 
+    def _check_unread(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Refuse a system message that the template reads, as some do `/no_think`: the prompt that
+        it writes for it is another than the one that is made here. What others say is not looked
+        at: a text in a game must not end a run.
+        """
+        spoken = [m for m in messages if m["role"] != "tools"]
+        shape = _shape_of(messages)
+        systems = tuple(m["content"] for m in spoken if m["role"] == "system")
+        if not systems or (shape, systems) in self._unread:
+            return
+        pieces, trims = self._split(*shape)
+        contents = [
+            m["content"] if m["role"] == "system" else _HOLE.format(i) for i, m in enumerate(spoken)
+        ]
+        shown = self._render(shape[0], contents, tools=shape[1])
+        made = pieces[0]
+        for content, trim, after in zip(contents, trims, pieces[1:], strict=True):
+            made += (content.strip() if trim else content) + after
+        if shown != made:
+            raise UserMistake(
+                f"{self._name} reads the system message {systems[0][:40]!r} and writes another"
+                " prompt for it, which comas cannot: take such words out of agents.<name>.system,"
+                " and set hosts.<name>.thinking to switch thoughts"
+            )
+        self._unread.add((shape, systems))
+
     def _pieces_of(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[list[list[int]], list[bool]]:
@@ -201,6 +233,7 @@ class Chat:
                 self._check_system(shape[0])
             pieces, trims = self._split(*shape)
             ids = [self._ids(piece) for piece in pieces]
+            self._check(ids)
             self._pieces[shape] = ids, trims
         return self._pieces[shape]
 
@@ -219,6 +252,18 @@ class Chat:
         if shown == plain:
             raise NoSystemRole(
                 f"{self._name} has no system role: it shows such messages as a user's"
+            )
+
+    def _check(self, pieces: Sequence[Sequence[int]]) -> None:
+        """Refuse tokens that were added to the tokenizer and not to the model."""
+        if self._known is None:
+            return
+        unread = sorted(i for piece in pieces for i in piece if i >= self._known)
+        if unread:
+            token = self.tokenizer.decode(unread[:1])
+            raise UserMistake(
+                f"{self._name} writes {token!r}, token {unread[0]}, and the model has"
+                f" {self._known} embeddings: resize its embeddings and train it, or take another"
             )
 
     def _split(self, roles: tuple[str, ...], tools: str | None) -> tuple[list[str], list[bool]]:

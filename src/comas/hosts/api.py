@@ -25,7 +25,7 @@ from comas.game.agent import derive_seed
 from comas.game.weighing import said_of
 from comas.hosts.endpoint.completion import Said, Trouble, Unusable
 from comas.hosts.endpoint.ledger import Ledger
-from comas.hosts.endpoint.server import Refused, Server, through_proxies
+from comas.hosts.endpoint.server import NotReached, Refused, Server, through_proxies
 from comas.hosts.endpoint.table import Table as Table
 from comas.hosts.plan import HostPlan
 from comas.program import Work
@@ -257,7 +257,8 @@ class ApiHost:
                             and trouble.lasting
                             and str(trouble) in seen
                         )
-                        if lasting or attempt == self.config.retries:
+                        nowhere = isinstance(trouble, NotReached) and trouble.nowhere
+                        if lasting or nowhere or attempt == self.config.retries:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
                         if note is not None and not attempt:

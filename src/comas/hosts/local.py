@@ -94,7 +94,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     except BaseException:
         worker.shutdown()
         raise
-    chat = Chat(tokenizer, ends, table.thinking)
+    chat = Chat(tokenizer, ends, table.thinking, _embeddings(models))
     if token := chat.unheard_end():
         LOG.warning(
             "hosts.%s: the chat template of %r ends replies with %s, which is not an end token of"

@@ -18,7 +18,7 @@ from typing import Any, cast
 from safetensors import SafetensorError
 
 from comas.machine import auto_device, has_apple_gpu
-from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
+from comas.models.gguf import as_read, cache, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.packaged import file_of, is_packaged
 from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
 from comas.types import UserMistake
@@ -74,7 +74,7 @@ def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, 
             )
         model = model.to(how.device).eval()
         longest = apart_up_to(model.config) or positions_of(model.config)
-        try_rows(model, longest, base)
+        try_rows(model, longest, base, cache("tried"))
         models[policy] = model
     first = next(iter(tokenizers.values()))
     _check_alike(tokenizers, bases)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+from comas.config.mistakes import nearest
 from comas.evaluation.accuracy import by_agent
 from comas.stats import Interval, holm, seeds_interval
 from comas.storage.run import Run
@@ -26,6 +27,8 @@ from comas.types import UserMistake
 LEVEL = 0.05
 Status = Literal["done", "failed", "missing"]
 Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]
+Curve = list[tuple[float, float]]
+"""Generated tokens, and a figure there."""
 Steps = Sequence[Mapping[str, Any]]
 """Lines of metrics.jsonl."""
 
@@ -46,6 +49,10 @@ class Row:
     """Why it is not done."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Measure -> its value, of those that could be taken."""
+    curve: Curve = field(default_factory=list)
+    """Validation accuracy."""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    """Of the measures that are figures of steps."""
 
     @property
     def accuracy(self) -> float | None:
@@ -54,19 +61,28 @@ class Row:
 
 
 def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
-    """A row for each cell in the order of settings, whether it has run or not; what ran is missing
-    where no cell has a figure, which is misspelt.
-    """
+    """A row for each cell in the order of settings, whether it has run or not."""
     order = {cell.setting.name: place for place, cell in reversed(list(enumerate(cells)))}
     cells = sorted(cells, key=lambda cell: order[cell.setting.name])
     rows = [_row(study, cell) for cell in cells]
     for name, measure in study.measures.items():
-        if measure.metric is None or any(name in row.values for row in rows):
+        path = measure.metric
+        if path is None or any(path in row.curves for row in rows):
             continue
-        reason = f"{name} is not measured: no step has {measure.metric}"
-        for place, cell in enumerate(cells):
-            if rows[place].status == "done" and taken_of(measure, [cell.setting]):
-                rows[place] = replace(rows[place], status="missing", reason=reason)
+        taken = [
+            place
+            for place, (cell, row) in enumerate(zip(cells, rows, strict=True))
+            if row.status == "done" and taken_of(measure, [cell.setting])
+        ]
+        steps = [step for place in taken for step in Run.open(cells[place].run).metrics()]
+        if not steps or has_figure(steps, path):
+            continue
+        above, _, last = path.rpartition(".")
+        tables = [found for step in steps for found in _found(step, above)]
+        known = {key for table in tables if isinstance(table, Mapping) for key in table}
+        reason = f"{name} is not measured: no step has {path}: {nearest(last, known)}"
+        for place in taken:
+            rows[place] = replace(rows[place], status="missing", reason=reason)
     return rows
 
 
@@ -82,9 +98,18 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     try:
         run = Run.open(cell.run)
         steps = list(run.metrics())
-        values = _own_values(run, steps) | _figures(study, steps)
+        values = _own_values(run, steps)
+        curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
+        if curve and "before" in values:
+            curve = [(0.0, values["before"]), *curve]
+        curves: dict[str, Curve] = {}
+        for path in {measure.metric for measure in study.measures.values() if measure.metric}:
+            figures = [(step["tokens"], figure_at(step, path)) for step in steps]
+            if known := [(tokens, figure) for tokens, figure in figures if figure is not None]:
+                curves[path] = known
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
+    values |= _figures(study, steps)
     missing: list[str] = []
     for name in cell.evaluations:
         if why := cell.lacks(name):
@@ -94,7 +119,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     if not failure:
         status = "missing" if missing else "done"
         reason = missing[0] if missing else ""
-    return Row(*names, status, reason, values)
+    return Row(*names, status, reason, values, curve, curves)
 
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:
@@ -153,9 +178,9 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
 
 
 def _found(step: Mapping[str, Any], path: str) -> list[Any]:
-    """What stands at a dotted path."""
+    """What stands at a dotted path; the step itself where there is none."""
     places: list[Any] = [step]
-    for part in path.split("."):
+    for part in path.split(".") if path else ():
         places = [below for place in places for below in _below(place, part)]
     return places
 

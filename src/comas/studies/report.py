@@ -1,26 +1,31 @@
-"""The report of a study in Markdown: settings, measures, claims with their verdicts; what failed or
-is missing stands in it as such.
+"""The report of a study in Markdown: settings, measures, claims with their verdicts, pictures; what
+failed or is missing stands in it as such.
 
 The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `study.json`,
-which have the seconds of each run. Leaves out: testing (`studies.claims`), curves, which
-`comas view` draws of runs.
+which have the seconds of each run. Pictures are drawn by matplotlib (extra `plot`): curves with
+bands over seeds, a panel per setting, and final values with intervals. Leaves out: testing
+(`studies.claims`).
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from comas.program import VERSION
 from comas.stats import Interval, finite, seeds_interval, spelt
 from comas.storage import files
-from comas.studies.claims import Row, Verdict, over_seeds
+from comas.studies.claims import Curve, Row, Verdict, over_seeds
 from comas.studies.file import LAST, OWN, Measure, StudyFile
 from comas.studies.settings import Setting, with_plugin
 
@@ -29,6 +34,7 @@ NONE = "-"
 """In a table, where there is nothing to say."""
 MARKUP = re.compile(r"([\\`*_|<>\[\]])")
 """What Markdown would take for markup; `|` would end a cell of a table."""
+WITHOUT_PICTURES = """Pictures need matplotlib: `pip install "comas[plot]"`."""
 
 
 class Declared(NamedTuple):
@@ -71,6 +77,8 @@ class Report:
     def data(self) -> dict[str, Any]:
         """Everything as JSON."""
         rows = [{**asdict(row), "accuracy": row.accuracy} for row in self.rows]
+        for row in rows:
+            del row["curves"]
         return {
             "title": self.title,
             "version": VERSION,
@@ -82,7 +90,7 @@ class Report:
 
     def write(self, out: Path) -> None:
         """Write all of its files."""
-        parts = [f"# {plain(self.title)}", *_parts(self)]
+        parts = [f"# {plain(self.title)}", *_parts(self, out)]
         files.replace(out / "report.md", "\n\n".join(parts) + "\n")
         files.replace(out / "rows.csv", _csv(self))
         files.replace(out / "study.json", files.as_json(self.data(), indent=1))
@@ -129,8 +137,8 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
     return "\n".join([f"{plain(title)}:\n", lines[0], f"|{rule}|", *lines[1:]])
 
 
-def _parts(report: Report) -> Iterator[str]:
-    """Paragraphs, headings and tables."""
+def _parts(report: Report, out: Path) -> Iterator[str]:
+    """Paragraphs, headings, tables and pictures, which are drawn below `out`."""
     study = report.study
     names = [setting.name for setting in report.settings]
     budgets = [] if study.tokens is None else [f"{study.tokens:,} generated tokens"]
@@ -146,6 +154,8 @@ def _parts(report: Report) -> Iterator[str]:
     )
     if report.declared.additions:
         yield plain(f"After cells had run: {'; '.join(report.declared.additions)}.")
+    if not can_draw():
+        yield WITHOUT_PICTURES
     if incomplete := [row for row in report.rows if row.status != "done"]:
         rows = [(row.setting, str(row.seed), row.status, row.reason) for row in incomplete]
         headings = ("setting", "seed", "status", "why")
@@ -161,6 +171,14 @@ def _parts(report: Report) -> Iterator[str]:
         yield _claims_table(report)
     yield "## Accuracy"
     yield _settings_table(report)
+    yield from _accuracy_pictures(report, out)
+    states = {
+        (row.setting, row.seed): row.status if row.accuracy is None else f"{row.accuracy:.3f}"
+        for row in report.rows
+    }
+    by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
+    headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
+    yield table("Accuracy after training, by seed", headings, by_seed)
     if of_agents := study.claimed_of_agents:
         means = [(name, *(_mean(report, name, measure) for measure in of_agents)) for name in names]
         yield table("Of single agents, 95 %", ("setting", *of_agents), means)
@@ -171,6 +189,7 @@ def _parts(report: Report) -> Iterator[str]:
         ]
         told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
         yield table(f"Measures: {'; '.join(told)}", ("setting", *study.measures), means)
+        yield from _measure_pictures(report, out)
 
 
 def _told(measure: Measure) -> str:
@@ -247,3 +266,153 @@ def _spelt(found: Interval, form: str) -> str:
     if not math.isfinite(found.low):  # one seed, or equal values: their spread says nothing
         return f"{found.mean:{form}}"
     return spelt(*found[:3], form)
+
+
+# --- pictures
+
+INK = "#0b6e4f"
+GREY = "#888888"
+POINTS = 40
+"""Places of a curve at which its seeds are averaged."""
+COLUMNS = 4
+LETTERS = 32
+"""Of a name, above a panel."""
+RC: Any = {"svg.hashsalt": "comas", "text.parse_math": False, "font.size": 8}
+"""The same numbers give the same bytes, and no name is read as a formula."""
+Panel = tuple[str, Sequence[Curve]]
+"""A setting, and its curves, one per seed."""
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> Iterator[str]:
+    """Draw a picture, where that is possible, and yield its place in the report."""
+    if can_draw():
+        (out / "pictures").mkdir(parents=True, exist_ok=True)
+        draw(out / "pictures" / f"{name}.svg")
+        yield f"![{plain(caption)}](pictures/{name}.svg)"
+
+
+def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
+    shown: list[Panel] = [
+        (setting.name, [r.curve for r in report.rows if r.setting == setting.name and r.curve])
+        for setting in report.settings
+        if setting.trained
+    ]
+    if any(curves for _, curves in shown):
+        caption = (
+            "Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
+            " grey: the first setting"
+        )
+        draw = partial(panels, y_label="validation accuracy", shown=shown, highest=1.0)
+        yield from _picture(out, "learning", caption, draw)
+    names = [setting.name for setting in report.settings]
+    values = [(name, over_seeds(report.rows, name, "accuracy")) for name in names]
+    caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
+    yield from _picture(out, "accuracy", caption, partial(finals, rows=values))
+
+
+def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
+    """A picture of each figure of steps; measures of the same figure share one."""
+    paths = [measure.metric for measure in report.study.measures.values() if measure.metric]
+    for number, path in enumerate(dict.fromkeys(paths), 1):
+        curves: dict[str, list[Curve]] = {}
+        for row in report.rows:
+            if path in row.curves:
+                curves.setdefault(row.setting, []).append(row.curves[path])
+        if not curves:
+            continue
+        most = max(y for of_setting in curves.values() for curve in of_setting for _, y in curve)
+        highest = 1.0 if 0.2 < most <= 1.0 else None
+        draw = partial(panels, y_label=path, shown=list(curves.items()), highest=highest)
+        yield from _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
+
+
+def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | None:
+    """Places between the latest start and the earliest end of some curves, and their mean with its
+    95 % interval there, values between points lying on a line; None where there is no such place.
+    """
+    if not curves:
+        return None
+    first = max(curve[0][0] for curve in curves)
+    last = min(curve[-1][0] for curve in curves)
+    if last < first:
+        return None
+    xs = np.linspace(first, last, POINTS)
+    each = [np.interp(xs, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
+    found = [seeds_interval([float(values[i]) for values in each]) for i in range(POINTS)]
+    return [float(x) for x in xs], found
+
+
+def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | None) -> None:
+    """Draw a panel per setting with the same axes: every seed a thin line, their mean a thick one
+    within its interval, the mean of the first setting again in grey.
+
+    `highest` is the upper end of the values, None the greatest that there is; the lower one is 0,
+    or the least that there is where that is below.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, max(1, len(shown)))
+    rows = math.ceil(len(shown) / columns)
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(0.6 + 2.4 * columns, 0.4 + 1.8 * rows), layout="constrained")
+        grid: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        bands = [band_of(curves) for _, curves in shown]
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        for (title, curves), band, axes in zip(shown, bands, grid.flat, strict=False):
+            axes.set_title(_short(title), loc="left", fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            if band is None:
+                axes.text(0.1, 0.5, "not measured", color=GREY, transform=axes.transAxes)
+                continue
+            if band is not bands[0] and bands[0] is not None:
+                xs, means = bands[0]
+                axes.plot(xs, [i.mean for i in means], GREY, linewidth=1)
+            xs, means = band
+            if means[0].n > 1:
+                low, high = ([getattr(i, end) for i in means] for end in ("low", "high"))
+                axes.fill_between(xs, low, high, color=INK, alpha=0.15, linewidth=0)
+            for curve in curves:
+                axes.plot(*zip(*curve, strict=True), color=INK, alpha=0.5, linewidth=0.6)
+            axes.plot(xs, [i.mean for i in means], INK, linewidth=2)
+        lowest = min((y for _, curves in shown for curve in curves for _, y in curve), default=0)
+        grid[0, 0].set_ylim(None if lowest < 0 else 0, highest)
+        figure.supxlabel("generated tokens", fontsize=8)
+        figure.supylabel(y_label, fontsize=8)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def finals(path: Path, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
+    """Draw a line per setting: its seeds as dots, their mean with its 95 % interval; from 0 to
+    1.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(7, 0.6 + 0.25 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for y, (_, values) in enumerate(rows):
+            if not values:
+                axes.text(0, y, "not measured", color=GREY, verticalalignment="center")
+                continue
+            found = seeds_interval(values)
+            axes.plot(values, [y] * len(values), "o", color=INK, alpha=0.4, markersize=3)
+            if found.n > 1:
+                axes.hlines(y, found.low, found.high, color=INK, linewidth=1.6)
+            axes.plot([found.mean], [y], "o", color=INK, markersize=6)
+        axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="x", linewidth=0.4)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _short(title: str) -> str:
+    return title if len(title) <= LETTERS else f"{title[: LETTERS - 1]}…"

@@ -7,6 +7,7 @@ Leaves out: the loop (`training.loop`).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.config.trainable import check_room, check_training
 from comas.hooks import Hook, Hooks, Progress, hooks_of
-from comas.program import Work
+from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
 from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
@@ -42,8 +43,9 @@ async def train_async(
     resolved = resolve(seated(config, hosts))
     hook = tracked(hooks_of(hooks), resolved.config.track)
     asked = checked_questions(resolved, hook.note)
-    if hint := _unread(resolved, asked.train):
-        hook.note(hint)
+    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
+        if hint:
+            hook.note(hint)
     hook.working(Progress("estimating"))
     resolved, _ = estimate.fitted(resolved, hook.note)
     hook.working(Progress("loading"))
@@ -86,6 +88,25 @@ def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
         trackers.append(tracker)
     # first: what they tell at the end is told while the others still listen
     return Hooks([*trackers, hooks]) if trackers else hooks
+
+
+def _unasked(resolved: Resolved) -> str | None:
+    """A pointer to `comas preflight` where a pretrained base is to learn without labels; None for
+    shipped models and for what was trained before.
+    """
+    config = resolved.config
+    bases = {
+        plan.source.name: None
+        for plan in resolved.policies
+        if plan.learns and not plan.source.seeded and plan.source.kind not in ("run", "adapter")
+    }
+    if not bases or resolved.method.supervised:
+        return None
+    names = " ".join(map(shlex.quote, bases))
+    return (
+        "whether this can teach anything is known in minutes, before training:"
+        f" {command()} preflight {names} task={shlex.quote(config.task)}"
+    )
 
 
 SAMPLED = 8

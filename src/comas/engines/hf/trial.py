@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -33,6 +37,9 @@ between two rows.
 COARSE = 0.15
 """The same for halves, where rounding alone was seen to make 0.02."""
 
+LARGE = 50_000_000
+"""Numbers of a model whose trial takes seconds: that it passed is noted for later processes."""
+
 _tried: set[tuple[Any, ...]] = set()
 """Shapes of models that passed in this process: the trial is about their code, not about their
 weights.
@@ -40,8 +47,10 @@ weights.
 
 
 @torch.no_grad()
-def try_rows(model: Any, context: int, base: str) -> None:
-    """Refuse a model whose rows depend on their company; once per shape of model and process."""
+def try_rows(model: Any, context: int, base: str, notes: Path | None = None) -> None:
+    """Refuse a model whose rows depend on their company. Once per shape of model and process; of a
+    large one once, until torch or transformers change: the folder `notes` tells later processes.
+    """
     facts = model.config.to_dict()
     facts.pop("_name_or_path", None)
     described = json.dumps(facts, sort_keys=True, default=str)
@@ -49,6 +58,12 @@ def try_rows(model: Any, context: int, base: str) -> None:
     key = (type(model), model.dtype, str(model.device), context, attention, described)
     if key in _tried:
         return
+    noted = None
+    if notes is not None and _is_noted(model):
+        versions = (torch.__version__, transformers.__version__)
+        noted = notes / sha256(repr((key, versions)).encode()).hexdigest()
+        if noted.exists():
+            return
     name = f"base {base!r} ({type(model).__name__})"
     _check_cache(model, name)
     long = min(LONG, context - 1)
@@ -71,6 +86,17 @@ def try_rows(model: Any, context: int, base: str) -> None:
             " padding on the left, and such models cannot be sampled here: take another"
         )
     _tried.add(key)
+    if noted is not None:
+        with suppress(OSError):  # nothing is lost but the time of the next trial
+            noted.parent.mkdir(parents=True, exist_ok=True)
+            noted.touch()
+
+
+def _is_noted(model: Any) -> bool:
+    """Whether it is noted that such a model passed: a large one, and not where its code came with
+    it, which may change under its name.
+    """
+    return model.num_parameters() >= LARGE and type(model).__module__.startswith("transformers.")
 
 
 def _check_cache(model: Any, name: str) -> None:

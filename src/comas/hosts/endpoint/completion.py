@@ -25,6 +25,8 @@ FILTERED = ("content_filter", "safety", "recitation")
 """Those of a filter of the server's: what it let through is no answer."""
 FAILED = ("error", "abort", "aborted", "cancelled")
 """Those that are failures of the server."""
+THOUGHTS = ("thinking", "reasoning")
+"""What parts of a content are called that are thoughts."""
 _MARK = re.compile("</?think>")
 
 
@@ -124,16 +126,18 @@ def read_said(data: bytes) -> Said:
     if reason in FAILED:
         raise Unusable(f"the server ended its answer with {reason!r}", usage, kind="broken off")
     message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(message, dict) and content is None:
-        content = message.get("refusal") or ""
-    if not isinstance(message, dict) or not isinstance(content, str):
+    kinds = ("text", *THOUGHTS)
+    parts = _parts(message.get("content"), kinds) if isinstance(message, dict) else None
+    if not isinstance(message, dict) or parts is None:
         raise Unusable("the answer has no message of text", usage, lasting=True)
+    content, thought_parts = parts
+    if not content and isinstance(refusal := message.get("refusal"), str):
+        content = refusal
     text, thoughts_within = split_thoughts(content)
     # several servers spell the key of thoughts both ways, with the same text
     apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
     reasoning = next((found for found in apart if isinstance(found, str) and found), "")
-    thoughts = "\n".join(filter(None, (reasoning, thoughts_within)))
+    thoughts = "\n".join(filter(None, (reasoning, thought_parts, thoughts_within)))
     if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
         usage = Usage(usage.prompt_tokens, None)
     return Said(
@@ -159,6 +163,32 @@ def split_thoughts(content: str) -> tuple[str, str]:
         return content, ""
     start = len(content) if marks[-1][0] == "<think>" else marks[-1].end()
     return content[start:].strip(), _MARK.sub("", content[:start]).strip()
+
+
+def _parts(content: Any, kinds: tuple[str, ...]) -> tuple[str, str] | None:
+    """Text and thoughts of a content, which may be a list of parts of these kinds, thoughts a list
+    of parts themselves; None where something else is among them.
+    """
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    if not isinstance(content, list):
+        return None
+    text = ""
+    thoughts = ""
+    for part in cast("list[Any]", content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in kinds:
+            return None
+        if kind == "text":
+            if not isinstance(part.get("text"), str):
+                return None
+            text += part["text"]
+        else:
+            within = _parts(part.get(kind, part.get("text")), ("text",))
+            if within is None:
+                return None
+            thoughts += within[0]
+    return text, thoughts
 
 
 def _usage(usage: Any) -> Usage:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -46,10 +47,11 @@ NEWER_ROOM = "max_completion_tokens"
 
 
 class NotReached(Trouble):
-    """A request that never got to a server."""
+    """A request that never got to a server; `nowhere`: because there is no machine of that name."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, said: str, nowhere: bool) -> None:
         super().__init__("no connection", said)
+        self.nowhere = nowhere
 
 
 class Refused(HostFailure):
@@ -73,8 +75,8 @@ class Server:
         self.client: Any = None
         """None until `open`."""
         self._key = SecretStr("")
-        self._newer: set[str] = set()
-        """Models that call the room of a reply by its newer name."""
+        self._taken: dict[str, dict[str, str | None]] = {model: {} for model in models}
+        """Model -> parameters that it has refused -> under which name it takes them, if any."""
 
     def open(self) -> None:
         """Find key and library, check address and proxies, and make a client for as many
@@ -100,12 +102,22 @@ class Server:
             self.client = httpx.AsyncClient(
                 headers=headers, cookies=cookies, timeout=None, limits=limits
             )
-        except (OSError, ImportError, ValueError, httpx.InvalidURL) as error:
-            # what a proxy's address holds may be a password: it is not repeated
-            where = _that_are_set((*CERTIFICATES, *PROXIES)) or "the system's certificates"
+        except OSError as error:
+            told = error.strerror or type(error).__name__
+            where = _that_are_set(CERTIFICATES) or "the system's certificates"
             raise UserMistake(
-                f"host {self.host}: {where} cannot be used ({type(error).__name__}): correct or"
-                ' unset it; a SOCKS proxy needs pip install "httpx[socks]"'
+                f"host {self.host}: certificates cannot be read ({told}): correct {where}, or unset"
+                " it"
+            ) from None
+        except ImportError:  # what a proxy's address holds may be a password: it is not repeated
+            raise UserMistake(
+                f"host {self.host}: the proxy in {_that_are_set(PROXIES)} speaks SOCKS, which needs"
+                ' pip install "httpx[socks]"; or unset it'
+            ) from None
+        except (ValueError, httpx.InvalidURL):
+            raise UserMistake(
+                f"host {self.host}: what {_that_are_set(PROXIES)} holds names no proxy that can be"
+                " used: correct it, or unset it"
             ) from None
 
     def _check_address(self) -> None:
@@ -117,10 +129,16 @@ class Server:
             raise UserMistake(f"{key}: leave {PATH} out, it is added to what stands there")
         try:
             url = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
-            raise UserMistake(f"{key} is no address: {str(error)[:100]}") from None
+            if ":" not in url.host:
+                # as the look-up of names does, which would be surprised
+                url.raw_host.decode("ascii").encode("idna")
+        except (httpx.InvalidURL, UnicodeError) as error:
+            told = " ".join(str(error).split())[:100]
+            raise UserMistake(f"{key} is no address: {told}") from None
         if not url.host:
             raise UserMistake(f"{key} is no address: it names no machine")
+        if url.port is not None and not 0 < url.port < 65536:
+            raise UserMistake(f"{key} is no address: ports go from 1 to 65535")
 
     def body(
         self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int
@@ -140,24 +158,25 @@ class Server:
         return body
 
     async def post(self, body: Mapping[str, Any]) -> Said:
-        """Send a request, and again where the model wants `max_tokens` by its newer name."""
+        """Send a request as far as the model takes what it says: a refusal names a parameter that
+        it does not, and an answer without proves it, once per model.
+        """
         model = body["model"]
-        newer = model in self._newer
+        taken = dict(self._taken[model])
         while True:
-            sent = dict(body)
-            if newer:
-                sent[NEWER_ROOM] = sent.pop(ROOM)
+            names = {key: taken.get(key, key) for key in body}
+            sent = {name: body[key] for key, name in names.items() if name is not None}
             status, headers, data = await self._exchange(sent, body[ROOM])
             if 200 <= status < 300:
-                if newer and model not in self._newer:
-                    self._newer.add(model)
-                    self.ledger.events[f"{ROOM} refused"] += 1
+                for name in taken.keys() - self._taken[model].keys():
+                    self.ledger.events[f"{name} refused"] += 1
+                self._taken[model] |= taken
                 return self._read(sent, body[ROOM], data, headers)
             said, code = words_of(data)
-            unsupported = NEWER_ROOM in said and "support" in said
-            if newer or status not in (400, 422) or not unsupported:
+            refused = _refused_parameter(sent, said) if status in (400, 422) else None
+            if refused is None:
                 raise self._refused(status, headers, said, code)
-            newer = True
+            taken[refused] = NEWER_ROOM if refused == ROOM else None
 
     async def _exchange(
         self, body: Mapping[str, Any], room: int
@@ -209,7 +228,7 @@ class Server:
                 ) from None
             told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
             if isinstance(error, httpx.ConnectError):
-                raise NotReached(told) from None
+                raise NotReached(told, _is_unknown_name(error)) from None
             raise Trouble("broken off", told) from None
         return response.status_code, response.headers, bytes(data)
 
@@ -270,6 +289,11 @@ class Server:
             )
         if re.search(r"context|too long|maximum.{0,20}length", said, re.IGNORECASE):
             return Refused(f"the prompt and its reply do not fit the model's context: {told}", said)
+        if re.search(r"\btemperature\b", said):
+            told += (
+                "; models that take one temperature only take 1: set"
+                " agents.<name>.temperature=1 for its agents, in an evaluation eval_temperature=1"
+            )
         return Refused(told, said)
 
     def _plain(self, text: str) -> str:
@@ -286,6 +310,18 @@ def _as_json(body: Mapping[str, Any]) -> bytes:
     tokens a prompt has at most.
     """
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _refused_parameter(sent: Mapping[str, Any], said: str) -> str | None:
+    """The parameter without which, or under another name, the same model may take a request."""
+    if ROOM in sent and NEWER_ROOM in said and "support" in said:
+        return ROOM
+    if "seed" in sent and re.search(r"\bseed\b", said):
+        return "seed"
+    # refused outright: a model that has one temperature has that of the protocol, which is 1
+    if sent.get("temperature") == 1.0 and re.search(r"\btemperature\b", said):
+        return "temperature"
+    return None
 
 
 def words_of(data: bytes) -> tuple[str, str]:
@@ -320,6 +356,15 @@ def through_proxies() -> str:
     """The variables that name proxies, as something else to check."""
     proxies = _that_are_set(PROXIES[:-1])
     return f", the proxy in {proxies}" if proxies else ""
+
+
+def _is_unknown_name(error: BaseException | None) -> bool:
+    """Whether there is no machine of the name that was asked for."""
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno == socket.EAI_NONAME
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _that_are_set(names: tuple[str, ...]) -> str:

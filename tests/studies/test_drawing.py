@@ -1,0 +1,79 @@
+"""Bands against closed forms; the same numbers are the same bytes; no name is markup."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comas.studies.report import band_of, finals, panels, plain, table
+
+RISING = [(0.0, 0.2), (100.0, 0.4)]
+FLAT = [(0.0, 0.2), (50.0, 0.2), (120.0, 0.2)]
+
+
+def test_a_band_is_the_mean_of_lines_with_its_interval() -> None:
+    band = band_of([RISING, FLAT])
+    assert band is not None
+    xs, found = band
+    assert xs[0] == 0
+    assert xs[-1] == 100  # as far as both go
+    last = found[-1]
+    assert last.mean == pytest.approx(0.3)
+    half = 12.706204736 * 0.1  # t of one degree of freedom times the standard error
+    assert last.high - last.mean == pytest.approx(half)
+    assert band_of([]) is None
+    assert band_of([[(0.0, 1.0), (1.0, 1.0)], [(2.0, 1.0), (3.0, 1.0)]]) is None
+
+
+def test_pictures_are_svg_and_the_same_again(tmp_path: Path) -> None:
+    shown = [
+        ("a <b> & $x^" + "long " * 20, [RISING, FLAT]),
+        ("one", [RISING]),
+        ("no", []),
+    ]
+    for name in ("once.svg", "again.svg"):
+        panels(tmp_path / name, "accuracy $", shown, 1.0)
+    assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
+    ET.parse(tmp_path / "once.svg")
+    panels(tmp_path / "still.svg", "y", [("x", [[(0.0, 0.0), (0.0, 0.0)]])], None)
+    finals(tmp_path / "finals.svg", [("a", [0.1, 0.2]), ("b", [0.3]), ("c", [])])
+    ET.parse(tmp_path / "finals.svg")
+
+
+@pytest.mark.parametrize(
+    ("curves", "wanted"),
+    [
+        ([[(0.0, -0.1), (1.0, -0.9)], [(0.0, -0.9), (1.0, -0.1)]], (-0.9, -0.1)),
+        ([[(0.0, -0.5), (1.0, 0.5)]], (-0.5, 0.5)),
+        ([[(0.0, 0.2), (1.0, 0.4)]], (0.0, 0.4)),
+    ],
+)
+def test_figures_below_nothing_are_in_the_picture(
+    curves: Any, wanted: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were flat lines at its edge."""
+    ends: list[tuple[float, float]] = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig",
+        lambda figure, *_, **__: ends.append(figure.axes[0].get_ylim()),
+    )
+    panels(tmp_path / "x.svg", "rewards.scoring", [("a", curves)], None)
+    ((low, high),) = ends
+    assert low <= wanted[0]
+    assert high >= wanted[1]
+    assert high > low
+
+
+def test_markdown_escapes_what_people_write() -> None:
+    assert plain("a_b\n<script>") == "a\\_b \\<script\\>"
+    text = table("T | 50 %", ("setting", "x^2"), [("kl_a|b \\ #1 {x}", "<b>~")])
+    assert text.splitlines() == [
+        r"T \| 50 %:",
+        "",
+        "| setting | x^2 |",
+        "|---|---|",
+        r"| kl\_a\|b \\ #1 {x} | \<b\>~ |",
+    ]
