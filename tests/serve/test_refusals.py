@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ import pytest
 from openai import OpenAI
 
 from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.serve import endpoint
 from comas.serve.playing import Limits
 from comas.testing import Scripted
 from comas.types import HostFailure, HostLost, UserMistake
@@ -425,3 +427,59 @@ def test_pages_of_other_origins_are_not_let_in(served: Running) -> None:
     told = httpx.post(url, json=CHAT, headers={"Origin": "https://app.test"})
     for reply in (refused, told):
         assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ", b"GET /health HTTP/1.1\r\n\r\nGET"],
+    ids=["nothing", "half", "a second one"],
+)
+def test_a_connection_without_its_headers_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "HEADERS", 0.3)
+    with running(scripted(lambda *_: SAID)) as served:
+        port = int(served.url.split(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=4) as client:
+            client.sendall(sent.replace(b"HTTP/1.1\r\n\r\n", b"HTTP/1.1\r\nHost: x\r\n\r\n"))
+            began = time.monotonic()
+            with suppress(ConnectionResetError):
+                while client.recv(1000):
+                    if sent and time.monotonic() - began < 3:
+                        client.sendall(b"x")  # drop by drop
+            assert time.monotonic() - began < 3
+        assert served.post(CHAT).status_code == 200
+
+
+def test_a_request_that_takes_longer_than_headers_may_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint, "HEADERS", 0.2)
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with running(team) as served:
+        threading.Timer(0.6, host.go.set).start()
+        assert served.post(CHAT).status_code == 200
+
+
+def test_connections_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(endpoint, "CONNECTIONS", 5)
+    with running(scripted(lambda *_: SAID)) as served:
+        port = int(served.url.split(":")[2].partition("/")[0])
+        with ExitStack() as clients:
+            for _ in range(5):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            late = clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            with suppress(ConnectionResetError):
+                assert late.recv(1) == b""
+        until(lambda: served.post(CHAT).status_code == 200)
+    assert capfd.readouterr().err == ""
+
+
+def test_want_of_files_is_no_flood(capfd: pytest.CaptureFixture[str]) -> None:
+    loop = asyncio.new_event_loop()
+    endpoint._tell(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "too many")})
+    assert capfd.readouterr().err == ""
+    loop.close()

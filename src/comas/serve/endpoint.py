@@ -3,13 +3,14 @@ the socket on which all that happens.
 
 A request that is cut off by its client, or by its time, cancels its discussion; hosts skip what
 nobody waits for. On loopback unless a host is named, and then with a key; the key comes from the
-environment and is taken out of it, so that no child has it. Leaves out: playing (`playing`), TLS
-and slow or hostile connections (a proxy).
+environment and is taken out of it, so that no child has it. Leaves out: playing (`playing`), TLS (a
+proxy).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import os
 import secrets
@@ -19,12 +20,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from comas.serve.playing import Answer, Players, Request, Usage
 from comas.serve.protocol import Refusal, Wording, as_json, event, read_request, refusal_of
@@ -41,7 +44,11 @@ BODY = 1_000_000
 QUEUE = 4
 """Discussions that may wait, times those that are played side by side."""
 CONNECTIONS = 500
-"""Open at once, each of which is a file of this process; others get a 503."""
+"""The most that are open at once, where half of the files that this process may open are no less:
+sockets are files.
+"""
+HEADERS = 10.0
+"""Seconds in which a connection has to send the headers of a request, from its first byte."""
 QUIET = 15.0
 """Seconds after which a stream in which nothing happens says that it is alive."""
 WAITING = ": the team is talking\n\n"
@@ -69,6 +76,53 @@ def key_of(bound: socket.socket) -> str:
             f" set the environment variable {KEY}"
         )
     return key
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Be quiet about connections for which no file can be opened: they are accepted later, and
+    thousands of tracebacks a second help nobody.
+    """
+    error = context.get("exception")
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        loop.default_exception_handler(context)
+
+
+class _Bounded(H11Protocol):
+    """A connection that is closed where its headers do not come, or there are too many."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            transport.abort()
+        self._late = self.loop.call_later(HEADERS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:  # the headers are there
+            self._in_time()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEADERS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def most_connections() -> int:
+    """How many connections may be open."""
+    if os.name != "posix":
+        return CONNECTIONS
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
 class _SignalsElsewhere(uvicorn.Server):
@@ -102,7 +156,7 @@ class Endpoint:
         # it writes no log, so that nothing that is asked, and no key, is in one
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=_Bounded,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -110,7 +164,6 @@ class Endpoint:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
         self._server = _SignalsElsewhere(config)
@@ -131,6 +184,7 @@ class Endpoint:
         """
         current = asyncio.current_task()
         assert current is not None
+        asyncio.get_running_loop().set_exception_handler(_tell)
         serving = asyncio.ensure_future(self._server.serve(sockets=[bound]))
         try:
             with listening(lambda: False, current.cancel), collected_apart():
