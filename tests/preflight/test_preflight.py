@@ -292,8 +292,8 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
     """As it is for `comas eval`; the shipped model was asked instead, without a word."""
     given: list[tuple[Any, ...]] = []
 
-    def stopped(*words: Any) -> Preflight:
-        given.append(words)
+    def stopped(*words: Any, **named: Any) -> Preflight:
+        given.append((*words, *named.values()))
         raise UserMistake("heard")
 
     comas.train(out=str(tmp_path / "lr=1e-5"), steps=0, test_questions=0, hooks=[])
@@ -301,7 +301,7 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
     monkeypatch.setattr("comas.readiness.fly", stopped)
     assert run(["preflight", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[0][:2] == (["lr=1e-5"], ["seed=4"])
-    monkeypatch.setattr("comas.cli.play._named_team", stopped)
+    monkeypatch.setattr("comas.config.systems.found_at", stopped)
     assert run(["play", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[1] == ("lr=1e-5", ["seed=4"])
 
