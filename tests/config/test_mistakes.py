@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from comas.cli.main import _why_no_text
 from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
 from comas.config.schema import read
@@ -306,14 +305,6 @@ def test_values_without_end_are_one_line(value: str, tmp_path: Path) -> None:
 def test_a_budget_of_tokens_may_be_taken_back() -> None:
     assert read(None, ["tokens=none"]).tokens is None
     assert read(None, ["tokens=500"]).tokens == 500
-
-
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [(b"out=\xc3\xbc", "set LC_ALL=C.UTF-8"), (b"out=caf\xe9", "is not UTF-8: write it")],
-)
-def test_an_argument_that_cannot_be_read_is_told_by_its_cause(argument: bytes, said: str) -> None:
-    assert said in _why_no_text(argument)
 
 
 def test_an_out_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:

@@ -24,8 +24,16 @@ from tests.support.families import FAMILIES, family_model
 from tests.support.models import llama, requests
 from tests.support.sampling import asked, same
 
+QUICK = "llama3"
+"""The family that is tried every time; the others take minutes, and differ in layers alone."""
 # a thinking template is another prompt, and the same model
-every_family = pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"qwen3-thinking"}))
+every_family = pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family == QUICK else pytest.mark.slow)
+        for family in sorted(FAMILIES.keys() - {"qwen3-thinking"})
+    ],
+)
 
 
 @every_family
@@ -58,7 +66,7 @@ def test_any_family_says_the_same_whatever_the_rows_and_as_its_plain_forward(
         same(wanted, say(rows, continuous=False))
 
 
-@pytest.mark.parametrize("columns", [7, 64])
+@pytest.mark.parametrize("columns", [pytest.param(7, marks=pytest.mark.slow), 64])
 def test_long_prompts_in_columns_say_the_same(columns: int, tmp_path: Path) -> None:
     models, _, _ = load_models({"p0": str(family_model(tmp_path, "gemma3"))})
     model = {"p0": models["p0"].double()}

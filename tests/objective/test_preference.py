@@ -78,7 +78,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("tiny") / "m")
 
 
-@pytest.mark.parametrize("updates", [1, 4])
+@pytest.mark.parametrize("updates", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_gradient_is_that_of_the_published_loss_over_all_updates(
     name: str, updates: int, base: Path
