@@ -302,6 +302,15 @@ def test_values_without_end_are_one_line(value: str, tmp_path: Path) -> None:
         load_plugin("task", "jsonl").load("train", str(tmp_path / "rows.jsonl"))
 
 
+def test_a_missing_base_is_told_before_the_rate_that_it_lacks() -> None:
+    with pytest.raises(UserMistake, match=r"base './no-model': no such folder"):
+        resolve(read(None, ["base=./no-model"]))
+
+
+def test_runs_of_before_that_put_weights_back_are_read_and_stop() -> None:
+    assert read(None, ["on_alarm=restore"]).on_alarm == "stop"
+
+
 def test_a_budget_of_tokens_may_be_taken_back() -> None:
     assert read(None, ["tokens=none"]).tokens is None
     assert read(None, ["tokens=500"]).tokens == 500

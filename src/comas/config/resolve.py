@@ -18,7 +18,7 @@ from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, sources_of
 from comas.config.schema import Config, anchor_files, checked
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
-from comas.models.sources import Source
+from comas.models.sources import Source, is_place
 from comas.types import Method, Task, UserMistake
 
 SEED_LR = 5e-4
@@ -233,6 +233,8 @@ def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> floa
         return SEED_ADAPTER_LR if adapters else SEED_LR
     rate: float | None = task.recipe.get("lr")
     if rate is None:
+        if is_place(foreign[0]) and not Path(foreign[0]).exists():
+            raise UserMistake(f"base {foreign[0]!r}: no such folder")
         raise UserMistake(
             f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr"
             " (a few billion parameters: about 1e-5 for adapters, 1e-6 for whole models)"

@@ -39,6 +39,14 @@ from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_fi
 from comas.program import command
 from comas.types import UserMistake
 
+
+def _without_restore(action: Any) -> Any:
+    """Read the former `restore`, which runs of before have in their configs, as `stop`: it stopped
+    too, and put weights back that `RUN@best` still names.
+    """
+    return "stop" if action == "restore" else action
+
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of Adam's moving averages."""
 
@@ -201,10 +209,10 @@ class Config(_Table):
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
     `config.resolve`.
     """
-    on_alarm: Annotated[Literal["warn", "stop"], Key.CHANGES, Key.TRAINING] = "warn"
-    """What happens where a monitor alarms: it is told; the run stops after the step; or it puts the
-    best checkpoint's weights back, and stops.
-    """
+    on_alarm: Annotated[
+        Literal["warn", "stop"], BeforeValidator(_without_restore), Key.CHANGES, Key.TRAINING
+    ] = "warn"
+    """What happens where a monitor alarms: it is told, or the run stops after the step."""
     track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
