@@ -21,7 +21,7 @@ from comas.config.schema import HostConfig
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
-from comas.hosts import local
+from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
 from comas.sync import run_sync
 from comas.training.start import resume_async
@@ -113,7 +113,9 @@ OTHER_NAME = {
 @pytest.mark.parametrize(
     ("act", "events"),
     [
-        (answers(TOO_SMALL, 400), {"400": 1, "given up": 1}),
+        (answers(b"", 429), {"429": 1}),
+        (answers(b"", 429, Retry_After="9999"), {"429": 1}),
+        (answers(TOO_SMALL, 400), {"400": 1}),
         (answers(said("", finish_reason="length")), {}),
         (answers(said(message={"content": None, "reasoning": "h"})), {}),
     ],
@@ -169,10 +171,12 @@ def test_what_the_user_can_mend_is_told_at_once(
         answers(b""),
     ],
 )
-def test_what_is_no_endpoint_of_this_kind_is_told(act: Act, serve: Any, host_at: Any) -> None:
+def test_what_is_no_endpoint_of_this_kind_is_told_after_two_tries(
+    act: Act, serve: Any, host_at: Any
+) -> None:
     server = serve(act)
     with pytest.raises(UserMistake, match=r"check hosts.judge.api"):
-        greeted(host_at(server.url, retries=1))
+        greeted(host_at(server.url))
     assert len(server.asked) == 2
 
 
@@ -181,14 +185,30 @@ def test_a_server_that_starts_up_is_waited_for_and_the_user_is_told(
 ) -> None:
     server = serve(*[answers(b"loading", 503)] * 3, answers())
     (note,) = greeted(host_at(server.url))
-    assert "answers 503: loading; asking again" in note
+    assert "answers 503: loading; asking again for 60 seconds" in note
     assert len(server.asked) == 4
 
 
-def test_a_server_that_does_not_start_is_given_up(serve: Any, host_at: Any) -> None:
-    for url in (serve(answers(b"", 503)).url, f"http://127.0.0.1:{closed_port()}/v1"):
+def test_patience_has_an_end_and_none_is_wanted_without_retries(
+    serve: Any, host_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "PATIENCE", 0.3)
+    for url, retries in (
+        (serve(answers(b"", 503)).url, 5),
+        (f"http://127.0.0.1:{closed_port()}/v1", 5),
+    ):
+        began = time.monotonic()
         with pytest.raises(UserMistake, match=r"check hosts.judge.api, and that its server runs"):
-            greeted(host_at(url, retries=1))
+            greeted(host_at(url, retries=retries))
+        assert time.monotonic() - began < 3
+    server = serve(answers(b"", 503))
+    with pytest.raises(UserMistake):
+        greeted(host_at(server.url, retries=0))
+    assert len(server.asked) == 1
+    # it says itself how long it takes
+    server = serve(answers(b"", 503, Retry_After="1"), answers())
+    greeted(host_at(server.url))
+    assert len(server.asked) == 2
     with pytest.raises(UserMistake):
         greeted(host_at(serve(answers(b"", 503, Retry_After="86400")).url))
 
@@ -202,7 +222,7 @@ def test_a_machine_that_there_is_not_is_not_waited_for(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     began = time.monotonic()
-    with pytest.raises(UserMistake, match=r"not known \(tried 1 times\); check hosts.judge.api"):
+    with pytest.raises(UserMistake, match=r"Name or service not known; check hosts.judge.api"):
         greeted(host_at(f"http://{host}/v1"))
     assert time.monotonic() - began < 3
 
@@ -273,7 +293,9 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     assert (len(good.asked), len(good.worked), bad.worked) == (1, 0, [])
 
 
-@pytest.mark.parametrize("pair", ["api=http://[::1/v1", "key_env=NO_SUCH_VARIABLE"])
+@pytest.mark.parametrize(
+    "pair", ["api=http://[::1/v1", "api=http://localhost:99999/v1", "key_env=NO_SUCH_VARIABLE"]
+)
 def test_what_needs_no_request_is_told_before_any_host_is_asked(
     pair: str, mixed: Any, nothing_loads: None, tmp_path: Path
 ) -> None:

@@ -294,11 +294,11 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     ),
     (
         ["agents.a.policy=p", "agents.b.policy=p", "agents.a.lr=1", "agents.b.lr=2"],
-        ["agents.b.lr is 2", "policy 'p' has lr 1"],
+        ["agents.b.lr is 2", "agents.a.lr, of the same policy p, is 1"],
     ),
     (
-        ["agents.a.policy=p", "agents.b.policy=p", "agents.b.rank=3"],
-        ["agents.b has another rank, alpha or targets", "policy p"],
+        ["agents.a.policy=p", "agents.b.policy=p", "agents.a.rank=2", "agents.b.rank=3"],
+        ["agents.b.rank is 3", "agents.a.rank, of the same policy p, is 2"],
     ),
     (
         ["agents.a.base=seed", "agents.b.host=home", "hosts.home.learner=adapters"],
@@ -355,7 +355,7 @@ def test_two_agents_of_one_name_are_refused(
     ]
     assert run(["train", *given], monkeypatch) == 2
     assert (
-        "policies 'a' and 'A' would share a folder where capitals do not count"
+        "policies A, a: two would share a folder where capitals do not count"
         in capsys.readouterr().err
     )
 

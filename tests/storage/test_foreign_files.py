@@ -407,7 +407,7 @@ def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: 
     assert (cell["n"], cell["runs"]) == (3, 1)
     assert "seed pick single: " in repr(found)
     for odd in ({"steps": 3}, {"temperature": 0.1}, {"limit": -5}, {"setups": []}):
-        with pytest.raises(UserMistake, match="evaluate: "):
+        with pytest.raises(UserMistake, match=next(iter(odd))):
             comas.evaluate("seed", **odd)
     short = comas.evaluate("seed", limit=2, out=tmp_path / "f", agents=1, room={"solution": 2})
     assert short.cells[0]["right"] == 0

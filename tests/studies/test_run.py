@@ -21,7 +21,7 @@ from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.studies import SMALL, InProcess, small
 
-FILES = ("report.md",)
+FILES = ("report.md", "pictures/accuracy.svg")
 
 
 def go(file: Path, place: InProcess) -> list[Ended]:
@@ -52,7 +52,8 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
     report = (done / "report.md").read_text()
     assert "Cells: 4 done, 0 failed, 0 missing." in report
     assert "| 1 | labels teach | labels - untrained | accuracy | above 0 |" in report
-    assert report.count("\n|---|") == 3
+    assert report.count("](pictures/") == len(list((done / "pictures").glob("*.svg"))) == 3
+    assert report.count("\n|---|") == 4
     rows = list(csv.DictReader((done / "rows.csv").read_text().splitlines()))
     assert [(row["setting"], row["seed"]) for row in rows] == [
         *(("labels", "1"), ("labels", "2")),
@@ -81,6 +82,18 @@ def test_a_claim_may_be_about_one_agent(done: Path, tmp_path: Path) -> None:
     found = {(row["setting"], row["seed"]): row["gain.a1"] for row in rows}
     assert float(found["labels", "1"]) == shares[1] - shares[0]
     assert "| setting | gain.a1 |" in (tmp_path / "small" / "report.md").read_text()
+
+
+def test_without_matplotlib_the_report_says_what_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
+    study = Study.read(small(tmp_path))
+    with study.alone():
+        study.report(study.declare())
+    report = (tmp_path / "small" / "report.md").read_text()
+    assert 'pip install "comas[plot]"' in report
+    assert "](pictures/" not in report
 
 
 def test_the_same_seed_has_the_same_questions_in_all_settings(done: Path) -> None:
@@ -216,7 +229,9 @@ def test_a_figure_that_no_step_has_is_not_done_and_may_be_mended(figure: str, do
         study = Study.read(file)
         rows = rows_of(study.described, study.cells)
         assert [row.status for row in rows] == ["missing", "missing", "done", "done"]
-        assert rows[0].reason == f"precision is not measured: no step has {figure}"
+        assert rows[0].reason.startswith(f"precision is not measured: no step has {figure}: ")
+        if figure == "pay.precison":
+            assert rows[0].reason.endswith("did you mean precision?")
         declared.write_text(before.replace("pay.precision", figure))
         file.write_text(written)
         (mended,) = Study.read(file).declare(write=False).additions

@@ -268,6 +268,15 @@ def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
             f"tools = {name!r}: a tool cannot be called {tool.name!r}: take small letters, digits"
             " and _, so that agents can write <name>"
         )
-    if not callable(tool.run) or inspect.iscoroutinefunction(tool.run):
-        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function, as is wanted")
+    if not callable(tool.run):
+        raise UserMistake(f"tools = {name!r}: run={tool.run!r} is no function")
+    if inspect.iscoroutinefunction(tool.run):
+        raise UserMistake(
+            f"tools = {name!r}: run is a coroutine: make it a function, which gets a thread of its"
+            " own"
+        )
+    for bound in ("seconds", "longest", "at_once"):
+        value = getattr(tool, bound)
+        if not isinstance(value, int | float) or not value > 0:
+            raise UserMistake(f"tools = {name!r}: {bound}={value!r}, wanted is a number above 0")
     return tool

@@ -9,6 +9,7 @@ what they cost (`hosts.endpoint.ledger`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -17,7 +18,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +46,12 @@ from comas.types import (
 T = TypeVar("T")
 LONGEST = 300.0
 """Seconds that a server may have us wait; one that asks for more has failed."""
+PATIENCE = 60.0
+"""Seconds in which a server that does not answer the first request is asked again: it may be
+starting up.
+"""
+SOON = 5.0
+"""Seconds between two such tries, at most."""
 ALTERNATIVES = 20
 """Likeliest first tokens of which log-probs are asked for: as many as OpenAI's protocol allows."""
 GREETING = ({"role": "user", "content": "Hello"},)
@@ -209,34 +215,70 @@ class ApiHost:
         known: set[tuple[str, ...]] | None = None,
     ) -> None:
         """Have each model say one token, so that what is wrong with address, key or name is found
-        before any work; `note` is told of a server that does not answer at once.
+        before any work.
 
-        `known` holds endpoints and models that have been greeted already, and takes up those of
-        this host.
+        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told
+        so; with `retries = 0` it is not. `known` holds endpoints and models that have been greeted
+        already, and takes up those of this host.
         """
         self.open()
         known = set() if known is None else known
-        told = partial(asyncio.get_running_loop().call_soon_threadsafe, note)
         for model in self.server.models:
             place = (self.server.url, self.config.key_env or "", model)
-            if place in known:
-                continue
-            body = self.server.body(model, GREETING, replace(sampling, max_tokens=1), 0)
-            try:
-                await self._there(self._answer(body, 0, told))
-            except Refused as refused:
-                if not refused.about_tokens:  # one is too little for a model that thinks
-                    remedy = f"check hosts.{self.name} (api, base), and what its server takes"
-                    raise UserMistake(f"host {self.name}: {refused}; {remedy}") from None
-            except HostFailure as error:
-                remedy = f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
-                raise UserMistake(f"host {self.name}: {error}; {remedy}") from None
-            known.add(place)
+            if place not in known:
+                await self._greet(
+                    self.server.body(model, GREETING, replace(sampling, max_tokens=1), 0), note
+                )
+                known.add(place)
         self.ledger.check_told()
 
-    async def _answer(
-        self, body: Mapping[str, Any], seed: int, note: Callable[[str], object] | None = None
-    ) -> Said:
+    async def _greet(self, body: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        patience = PATIENCE if self.config.retries else 0.0
+        seen: set[str] = set()
+        for attempt in itertools.count():
+            try:
+                await self._there(self._once(body))
+                return
+            except Refused as refused:
+                if refused.about_tokens:  # one is too little for a model that thinks: it is there
+                    return
+                self.events["given up"] += 1
+                remedy = f"check hosts.{self.name} (api, base), and what its server takes"
+                raise UserMistake(f"host {self.name}: {refused}; {remedy}") from None
+            except HostFailure as error:
+                raise UserMistake(f"host {self.name}: {error}") from None
+            except Trouble as trouble:
+                self.events[trouble.kind] += 1
+                if trouble.kind == "429":  # it lives, and asks are made again anyhow
+                    return
+                told = f"host {self.name}: {trouble}"
+                pause = trouble.after or min(self._pause(0, attempt, trouble), SOON)
+                if trouble.after:  # it says itself when it will be there
+                    patience = max(patience, min(trouble.after, LONGEST) + 1.0)
+                repeated = isinstance(trouble, Unusable) and str(trouble) in seen
+                hopeless = repeated or (isinstance(trouble, NotReached) and trouble.nowhere)
+                if hopeless or time.monotonic() - began + pause > patience:
+                    self.events["given up"] += 1
+                    remedy = (
+                        f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
+                    )
+                    raise UserMistake(f"{told}; {remedy}") from None
+                if not attempt:
+                    note(
+                        f"{told}; asking again for {patience:.0f} seconds, since it may be starting"
+                    )
+                seen.add(str(trouble))
+                await asyncio.sleep(pause)
+
+    async def _once(self, body: Mapping[str, Any]) -> Said:
+        """One try, when there is room."""
+        async with self._room:
+            self.ledger.check_budget()
+            with self._busy():
+                return await self.server.post(body)
+
+    async def _answer(self, body: Mapping[str, Any], seed: int) -> Said:
         """Ask until there is an answer; a try that waits keeps its place, so that a busy server is
         asked less.
         """
@@ -257,12 +299,9 @@ class ApiHost:
                             and trouble.lasting
                             and str(trouble) in seen
                         )
-                        nowhere = isinstance(trouble, NotReached) and trouble.nowhere
-                        if lasting or nowhere or attempt == self.config.retries:
+                        if lasting or attempt == self.config.retries:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
-                        if note is not None and not attempt:
-                            note(f"host {self.name}: {trouble}; asking again")
                         seen.add(str(trouble))
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
         raise AssertionError("the last try returns or raises")
