@@ -36,7 +36,7 @@ MISTAKES = [
     (["credit.normalize=all"], "did you mean normalise?"),
     (["task_options.form=four"], "no form 'four'"),
     (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
-    (["hosts.home.base=./my-model"], "set lr"),
+    (["hosts.home.base=./my-model"], "no such folder"),
     (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
     (["loss.clip=big"], "loss.clip = 'big': Input should be a valid number"),
 ]
