@@ -1,0 +1,23 @@
+"""`comas_votes` with a coin in the place of the votes that pay a judge: what learning does to a judge
+whose pay says nothing.
+
+A verdict is paid 1 or 0 by a draw from its turn's id; all else is as there.
+"""
+
+from dataclasses import replace
+
+from comas.game.agent import derive_seed
+from comas.methods import comas_votes
+from comas.objective.pay import in_role
+
+
+def settle(episodes, task):
+    """Pay as `comas_votes` does, and judges by a coin."""
+    comas_votes.settle(episodes, task)
+    for episode in episodes:
+        for scoring in in_role(episode, "scoring"):
+            if scoring.reward is not None:
+                scoring.reward = float(derive_seed("coin", scoring.id) % 2)
+
+
+method = replace(comas_votes.method, settle=settle)
