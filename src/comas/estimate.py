@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.config.policies import Resolved, model_below, weights_at
+from comas.config.resolve import Resolved, model_below, weights_at
 from comas.config.schema import HostConfig
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of

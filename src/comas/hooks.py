@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ Stage = Literal[
 """What a run is doing: `estimating` is of the memory that it will take; `before`, `validation` and
 `after` are measurements of accuracy.
 """
-Certainty = Literal["exactly", "at most", "about"]
+Certainty = Literal["exactly", "about"]
 EVERY = 0.25
 """Seconds between two reports of a stage."""
 WINDOW = 5.0
@@ -55,9 +55,7 @@ class Progress:
     expected: int | None = None
     """Replies of the whole stage; None where nobody knows."""
     certainty: Certainty = "exactly"
-    """What `expected` is: the plan of a measurement; the most that a shipped game asks, which
-    leaves out what cannot be read; as many as in the step before.
-    """
+    """What `expected` is: the plan of a measurement, or as many as in the step before."""
     tokens: int = 0
     """Generated in this stage, also those of replies that go on, and for monitors."""
     speed: float | None = None
@@ -229,9 +227,6 @@ def hooks_of(hooks: Sequence[Hook]) -> Hooks:
 
 # --- how far it has come
 
-Expected = Callable[[int, float | None], tuple[int | None, Certainty]]
-"""`expected(questions, replies per question in the step before)` -> replies of a step."""
-
 
 class Pulse:
     """Tells a hook how far the present stage has come: at every change of stage, and a few times
@@ -241,11 +236,11 @@ class Pulse:
     """
 
     def __init__(
-        self, hook: Hook, hosts: Mapping[str, Host], expected: Expected | None = None
+        self, hook: Hook, hosts: Mapping[str, Host], per_question: float | None = None
     ) -> None:
+        """`per_question`: replies to one question, before any is played here."""
         self.hook = hook
-        self._expected = expected
-        self._per_question: float | None = None
+        self._per_question = per_question
         """Replies per question in the last step that was played here."""
         self._own: dict[str, Meter] = {}
         """Meters of hosts that count nothing themselves: their replies are counted when they are
@@ -266,10 +261,8 @@ class Pulse:
 
     def play(self, step: int, questions: Sequence[Question]) -> None:
         """Begin to play a step."""
-        expected, certainty = None, "about"
-        if self._expected is not None:
-            expected, certainty = self._expected(len(questions), self._per_question)
-        self.turn_to("playing", step, expected, certainty, questions)
+        expected = round(len(questions) * self._per_question) if self._per_question else None
+        self.turn_to("playing", step, expected, "about", questions)
 
     def turn_to(
         self,

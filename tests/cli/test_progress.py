@@ -25,6 +25,7 @@ from rich.console import Console
 
 import comas
 from comas.cli.output import Outlet
+from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import Lines
@@ -92,7 +93,9 @@ def scripted(
     team = Team(resolved, {"home": host}, members)
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:
-        asyncio.run(Session(team, watch, of_run(config, resolved.task, watch.note)).go(run, 0))
+        asked = of_run(config, resolved.task, watch.note)
+        replies = len(rehearse(resolved, asked.train[0]))
+        asyncio.run(Session(team, watch, asked, replies).go(run, 0))
     finally:
         run.unlock()
     return run

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from comas.config.options import filled, keywords, split_options
-from comas.config.plugins import load_plugin
-from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, resolve
+from comas.config.plugins import filled, keywords, load_plugin, split_options
+from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, check_training, resolve
 from comas.config.schema import Config, read
-from comas.config.trainable import check_training
 from comas.methods import comas
 from comas.storage.records import without_none
 from comas.types import UserMistake

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from comas.config.resolve import check_roles
 from comas.config.systems import system_config
-from comas.config.trainable import check_roles
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from comas.config.plugins import load_plugin
-from comas.config.resolve import resolve
+from comas.config.resolve import check_training, resolve
 from comas.config.schema import read
-from comas.config.trainable import check_training
 from comas.models.sources import seed_models
 from comas.storage.out_folder import check_free
 from comas.types import UserMistake

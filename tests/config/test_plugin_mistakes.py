@@ -271,6 +271,20 @@ def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
     )
 
 
+def test_a_room_as_large_as_the_context_of_a_folder_is_one_line_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
+    command = ["train", "base=./model", "method=ttrl", "task=sums", "room.solution=64"]
+    assert run(command, monkeypatch) == 2
+    assert (
+        "room.solution is 64 tokens: with a prompt they do not fit the context of home/a0 (64"
+        in (line(capsys.readouterr().err))
+    )
+
+
 @pytest.mark.parametrize("advantage", ["reinforce_pp", "grpo", "rloo"])
 @pytest.mark.parametrize("loss", ["clipped", "plain"])
 def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
-from comas.config.policies import Resolved
 from comas.config.rehearsal import MOST, rehearse
-from comas.config.resolve import resolve
+from comas.config.resolve import Resolved, resolve
 from comas.config.schema import read
 from comas.game.agent import Agent, choose
 from comas.types import Question, Task, UserMistake

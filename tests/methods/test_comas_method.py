@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.options import split_options
+from comas.config.plugins import split_options
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Member

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.config.resolve import resolve
+from comas.config.resolve import check_training, resolve
 from comas.config.schema import read
-from comas.config.trainable import check_training
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
 from comas.methods import comas_tests

@@ -21,10 +21,10 @@ from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import Memory
 from comas.sync import run_sync
-from comas.team import pace
 from comas.team.build import measured_for, members_of
-from comas.team.pace import spoken
 from comas.training import dry_run, measuring
+from comas.training import dry_run as pace
+from comas.training.dry_run import spoken
 from comas.types import Episode, Question, Turn
 from tests.support.command import run
 from tests.support.runs import run_of

@@ -17,7 +17,7 @@ from comas.cli.output import Json, print_json, print_note
 from comas.program import command
 
 if TYPE_CHECKING:
-    from comas.config.policies import Resolved
+    from comas.config.resolve import Resolved
 
 UNUSED_HERE = ("base", "temperature", "questions", "data", "samples", "out")
 """Keys of the config that clients or other options say, besides those of training."""

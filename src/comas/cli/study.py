@@ -89,7 +89,7 @@ def _say_left(found: Study) -> dict[str, int]:
 def _run(found: Study, jobs: int | None) -> None:
     """Run what is left, with a line for each cell that has ended."""
     from comas.display import clean
-    from comas.team.pace import spoken
+    from comas.training.dry_run import spoken
 
     left = _say_left(found)
     found.check_left()

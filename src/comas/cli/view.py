@@ -110,8 +110,7 @@ def _settlement(name: str, rule: str) -> Settle:
     """What the rule `METHOD[:option=value]...` pays for the discussions of a step."""
     from functools import lru_cache
 
-    from comas.config.options import filled
-    from comas.config.plugins import load_plugin
+    from comas.config.plugins import filled, load_plugin
     from comas.config.schema import parse_pair
     from comas.testing.recorded import replay
     from comas.types import UserMistake

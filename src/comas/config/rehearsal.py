@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.config.options import split_options
-from comas.config.policies import Resolved
+from comas.config.plugins import split_options
+from comas.config.resolve import Resolved
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.memory import at_start, next_state
 from comas.game.play import Scene, first, play_all

@@ -1,25 +1,132 @@
-"""A config with nothing left open: preset, recipes, learners and every default written out.
+"""A config with nothing left open: `Resolved`, which everybody else reads. From top to bottom: what
+is resolved, defaults written out, policies, where weights lie, and whether it can be trained.
 
-Leaves out: reading (`config.schema`), finding plug-ins (`config.plugins`), building anything
-(`team.build`).
+What a base name means is asked in `models.sources` and here only, and so is which policy an agent
+has. Leaves out: reading (`config.schema`), finding plug-ins (`config.plugins`), what a machine has
+room for (`estimate`), loading and building (`team.build`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS
-from comas.config.options import filled, functions_of
-from comas.config.plugins import check_builder_name, load_plugin, with_tools
-from comas.config.policies import PolicyPlan, Resolved, policies_of, sources_of
-from comas.config.schema import Config, anchor_files, checked
+from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
+from comas.config.plugins import check_builder_name, filled, functions_of, load_plugin, with_tools
+from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, anchor_files, checked
+from comas.game.roles import KINDS
 from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
-from comas.models.sources import Source, is_place
+from comas.models import gguf
+from comas.models.sources import (
+    Source,
+    adapters_among,
+    at_hand,
+    beneath,
+    is_place,
+    knows_few_words,
+    place_of_model,
+    recorded_base,
+    source_of,
+)
+from comas.storage import files
+from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
+
+RANK = 16
+"""Default rank of new adapters."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rank, scale and layers of a new adapter."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] | None
+    """None is every linear layer but the head."""
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """Where a policy starts and how it learns."""
+
+    name: str
+    host: str
+    source: Source
+    adapter: Shape
+    """Used where it gets a new adapter; an adapter that is its base keeps its own shape."""
+    lr: float | None
+    """Its own learning rate; None is that of its host."""
+    learns: bool
+    """Whether an agent that speaks with it is trained; never behind an API."""
+    agents: tuple[str, ...]
+    behind: str | None = None
+    """The policy of which this is an earlier self."""
+    lag: int = 0
+    """Its weights are those of the last multiple of so many steps."""
+
+    @property
+    def first(self) -> str:
+        """The policy whose weights it starts with."""
+        return self.name if self.behind is None else self.behind
+
+    @property
+    def address(self) -> str:
+        """`host/policy`."""
+        return f"{self.host}/{self.name}"
+
+    @property
+    def here(self) -> bool:
+        """Whether its weights are ours; behind an API, and at a host of the caller's own, they are
+        somebody else's.
+        """
+        return self.source.kind != "api"
+
+    @property
+    def few_words(self) -> bool:
+        """Whether it knows the words of its task only."""
+        return knows_few_words(self.source)
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """A config with nothing left open, and what its names stand for."""
+
+    config: Config
+    method: Method
+    task: Task
+    policies: tuple[PolicyPlan, ...]
+    """In the order of the agents that name them first."""
+
+    def at(self, host: str) -> list[PolicyPlan]:
+        """The policies of one host."""
+        return [plan for plan in self.policies if plan.host == host]
+
+    def with_config(self, config: Config) -> Resolved:
+        """Replace settings that change nothing about the policies."""
+        return replace(self, config=config)
+
+    def sources(self) -> list[Source]:
+        """List what the policies with weights here start from, each once, sorted by name."""
+        found = {plan.source.name: plan.source for plan in self.policies if plan.here}
+        return [found[name] for name in sorted(found)]
+
+    def base_names(self) -> list[str]:
+        """List the names of `sources`."""
+        return [source.name for source in self.sources()]
+
+    def checkpoints(self) -> Iterator[tuple[Run, int]]:
+        """List the checkpoints of runs among `sources`."""
+        for source in self.sources():
+            if source.kind == "run" and source.step is not None:
+                yield source.run(), source.step
+
+
+# --- defaults written out
+
 
 SEED_LR = 5e-4
 SEED_RECIPE = {"betas": (0.9, 0.95), "weight_decay": 0.0, "grad_norm": 1.0}
@@ -233,11 +340,331 @@ def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> floa
         return SEED_ADAPTER_LR if adapters else SEED_LR
     rate: float | None = task.recipe.get("lr")
     if rate is None:
-        if is_place(foreign[0]) and not Path(foreign[0]).exists():
-            raise UserMistake(f"base {foreign[0]!r}: no such folder")
+        check_place(foreign[0])
         raise UserMistake(
             f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr"
             " (a few billion parameters: about 1e-5 for adapters, 1e-6 for whole models)"
         )
     # 1e-05, not 9.999999999999999e-06
     return float(f"{rate * ADAPTER_RATE:.12g}") if adapters else rate
+
+
+# --- policies
+
+
+def sources_of(config: Config) -> dict[str, Source]:
+    """Decide what each base of a config means: name as written -> source; bases behind an API, and
+    of a host of the caller's own, are left out.
+    """
+    here = {name for name, host in config.hosts.items() if host.here}
+    bases = [config.hosts[name].base for name in here]
+    bases += [a.base for a in config.agents.values() if a.base is not None and a.host in here]
+    return {base: source_of(base) for base in bases}
+
+
+def policies_of(
+    config: Config, sources: Mapping[str, Source] | None = None
+) -> tuple[PolicyPlan, ...]:
+    """The policies of a config, in the order of the agents that name them first; `sources` are
+    those of `sources_of`.
+
+    What one agent of a policy says of it holds for all of them; `Config` has checked that they
+    agree.
+    """
+    sources = sources_of(config) if sources is None else sources
+    speakers: dict[str, list[str]] = {}
+    for name, agent in config.agents.items():
+        speakers.setdefault(agent.policy_name(name), []).append(name)
+    plans: dict[str, PolicyPlan] = {}
+    for policy, names in speakers.items():
+        agents = [config.agents[name] for name in names]
+        host = config.hosts[agents[0].host]
+        said = {
+            key: next((v for a in agents if (v := getattr(a, key)) is not None), None)
+            for key in ("base", "lr", *ONLY_ADAPTERS)
+        }
+        base = said["base"] or host.base
+        rank = said["rank"] or host.rank or RANK
+        targets = said["targets"] or host.targets
+        plans[policy] = PolicyPlan(
+            name=policy,
+            host=agents[0].host,
+            source=sources[base] if host.here else source_of(base, api=True),
+            adapter=Shape(
+                rank,
+                said["alpha"] or host.alpha or 2.0 * rank,
+                tuple(targets) if targets else None,
+            ),
+            lr=said["lr"],
+            learns=host.api is None and not all(agent.frozen for agent in agents),
+            agents=tuple(names),
+        )
+    for name, agent in config.agents.items():
+        if agent.lag is not None and agent.policy is not None:
+            # an earlier self has all that its policy has
+            plans[name] = replace(
+                plans[agent.policy],
+                name=name,
+                agents=plans[name].agents,
+                learns=False,
+                behind=agent.policy,
+                lag=agent.lag,
+            )
+    return tuple(plans.values())
+
+
+def with_copies(resolved: Resolved) -> Config:
+    """The config in which agents that start from the same base at the same host share a policy;
+    the policies of a run differ, and one that earlier selves lag behind stays by itself.
+    """
+    agents = dict(resolved.config.agents)
+    followed = {agent.policy for agent in agents.values() if agent.lag is not None}
+    first: dict[tuple[str, str], str] = {}
+    for plan in resolved.policies:
+        own = [name for name in plan.agents if agents[name].policy is None]
+        if plan.source.kind == "run" or not own:
+            continue
+        if plan.name in followed:
+            policy = plan.name
+        else:
+            policy = first.setdefault((plan.host, plan.source.name), own[0])
+        # what of a policy is trained, and how fast, is the same for all who speak with it
+        learner = agents[policy].model_dump(include={"lr", *ONLY_ADAPTERS})
+        copied = {**learner, "policy": policy}
+        agents |= {name: agents[name].model_copy(update=copied) for name in own}
+    return resolved.config.model_copy(update={"agents": agents})
+
+
+# --- where weights lie
+
+
+@dataclass(frozen=True)
+class HostWeights:
+    """Weights that a host loads."""
+
+    places: Mapping[str, str]
+    """Policy -> folder, GGUF file or hub name."""
+    adapters: frozenset[str]
+    """Policies that are adapters already."""
+
+    def adapting(self, learner: str | None) -> bool:
+        """Whether its policies are adapters on one model, or become such."""
+        return bool(self.adapters) or learner == "adapters"
+
+    def models(self) -> list[str]:
+        """Find the whole model of each policy; of an adapter the model below it."""
+        return [beneath(place) for place in self.places.values()]
+
+
+def weights_at(
+    plans: Iterable[PolicyPlan], checkpoint: Path | None = None, ask_hub: bool = True
+) -> HostWeights:
+    """Find the weights of policies, in `checkpoint` where one is given; behind an API there are
+    none.
+    """
+    places: dict[str, str] = {}
+    for plan in plans:
+        if not plan.here:
+            continue
+        if checkpoint is not None:
+            places[plan.name] = str(checkpoint / plan.name)
+        else:
+            places[plan.name] = plan.source.weights_of(plan.first, ask_hub)
+    return HostWeights(places, frozenset(adapters_among(places)))
+
+
+def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool) -> str | None:
+    """The one model below all adapters of a host; None where each policy has a model of its own."""
+    learner = resolved.config.hosts[name].learner
+    if weights.adapters and learn and learner == "full":
+        first = min(weights.places[policy] for policy in weights.adapters)
+        raise UserMistake(
+            f"base {first!r} is an adapter: set hosts.{name}.learner=adapters, or give a whole"
+            " model"
+        )
+    if not weights.adapting(learner if learn else None):
+        return None
+    places: dict[str, str] = {}
+    for plan in resolved.at(name):
+        place = weights.places[plan.name]
+        if plan.name in weights.adapters:
+            for agent in plan.agents:
+                _agree(resolved.config, agent, place)
+            place = at_hand(recorded_base(place))
+        place = place_of_model(place)
+        if plan.name not in weights.adapters:
+            check_place(place)
+        elif is_place(place) and not Path(place).exists():
+            raise UserMistake(
+                f"base {plan.source.name!r} is an adapter for {place!r}, and there is no such"
+                " folder: name where that lies as base_model_name_or_path in its"
+                " adapter_config.json"
+            )
+        places[str(Path(place).resolve()) if Path(place).is_dir() else place] = plan.agents[-1]
+    if len(places) > 1:
+        (one, first), (other, second), *_ = places.items()
+        or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
+        raise UserMistake(
+            f"agents {first} and {second} of host {name} start from {one!r} and {other!r}: adapters"
+            f" share one base; give them hosts of their own{or_whole}"
+        )
+    return next(iter(places))
+
+
+def check_place(base: str) -> None:
+    """Raise UserMistake for a base that can only be a file or folder, where nothing is there."""
+    if is_place(base) and not Path(base).exists():
+        raise UserMistake(f"base {base!r}: no such folder")
+
+
+def _agree(config: Config, name: str, folder: str) -> None:
+    """Refuse a rank, alpha or targets of an agent, or of its host, that are not those of the
+    adapter in this folder, which stays what it is.
+    """
+    from comas.learners.lora.peft_folder import spec_of
+
+    agent = config.agents[name]
+    shared = config.hosts[agent.host]
+    adapter = spec_of(folder)
+    for key in ONLY_ADAPTERS:
+        where = f"agents.{name}"
+        given = getattr(agent, key)
+        # a host's shape is for new adapters, unless the adapter is the host's own base
+        if given is None and agent.base is None:
+            where = f"hosts.{agent.host}"
+            given = getattr(shared, key)
+        there: Any = getattr(adapter, key)
+        if key == "targets" and given is not None:
+            given = sorted({layer.rpartition(".")[2] for layer in given})
+            there = sorted({layer.rpartition(".")[2] for layer in there})
+        if given not in (None, there):
+            raise UserMistake(
+                f"{where}.{key} is {given}, but the adapter in {folder} has {there}: leave"
+                f" {where}.{key} out"
+            )
+
+
+# --- whether it can be trained, as far as that is known before a model is loaded
+
+
+def check_training(resolved: Resolved) -> None:
+    """Raise UserMistake for what training refuses, in a dry run and in a study too."""
+    config = resolved.config
+    method = resolved.method
+    task = resolved.task
+    for source in resolved.sources():
+        check_place(source.where)
+    for role in config.kl or {}:
+        if method.paid and role not in method.paid:
+            raise UserMistake(
+                f"kl.{role}: method {config.method} never trains on that role:"
+                f" {nearest(role, method.paid)}{_own_paid(config)}"
+            )
+    check_roles(config, [method], task)
+    check_seats(config, method, learn=True)
+    for name in config.monitors or ():
+        check_builder_name("monitors", name, "monitors")
+    own = config.method.endswith(".py")
+    if task.rules is not None and "rules" not in method.needs and not own:
+        raise UserMistake(
+            f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
+            " method=spiral or one of your own (docs/extending.md)"
+        )
+    if config.tools and "tools" not in method.needs and not own:
+        raise UserMistake(
+            f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
+            " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
+        )
+
+
+def check_room(resolved: Resolved, asked: Iterable[str], note: Callable[[str], None]) -> None:
+    """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
+    before a model is loaded; a note where `max_tokens` is set and reaches none of the roles that
+    are `asked`, since each has room of its own.
+    """
+    config = resolved.config
+    room = {**resolved.task.max_tokens, **config.room}
+    roles = dict.fromkeys((*resolved.method.paid, *asked))
+    default = type(config).model_fields["max_tokens"].default
+    if config.max_tokens != default and all(role in room for role in roles):
+        own = ", ".join(f"room.{role}={room[role]}" for role in roles)
+        note(
+            f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own});"
+            " set room.<role> instead"
+        )
+    for plan in resolved.policies:
+        context = config.hosts[plan.host].context or _positions(plan.source)
+        if context is None:
+            continue
+        for role in resolved.method.paid:
+            tokens = room.get(role, config.max_tokens)
+            if tokens >= context:
+                where = f"room.{role}" if role in room else "max_tokens"
+                raise UserMistake(
+                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
+                    f" {plan.address} ({context} tokens, base {plan.source.name}): lower"
+                    f" {where}, or raise hosts.{plan.host}.context where the base has room"
+                )
+
+
+def _positions(source: Source) -> int | None:
+    """Tokens of a row that a base on this disk has room for; None where nothing says so without
+    loading it.
+    """
+    folder = Path(source.where)
+    if source.kind == "gguf" and folder.is_file() and gguf.has_copy(source.where):
+        folder = gguf.copy_folder(source.where)
+    described = folder / "config.json"
+    if source.kind not in ("seed", "folder", "gguf") or not described.is_file():
+        return None
+    positions = (files.read_object(described) or {}).get("max_position_embeddings")
+    return positions if isinstance(positions, int) else None
+
+
+def check_seats(config: Config, method: Method, learn: bool) -> None:
+    """Raise UserMistake where nobody takes a role that the method needs, or nobody could learn."""
+    agents = config.agents.values()
+    for role in method.paid:
+        if not any(a.roles is None or role in a.roles for a in agents):
+            raise UserMistake(
+                f"no agent takes role {role!r}, which method {config.method} needs: see"
+                f" agents.<name>.roles{_own_paid(config)}"
+            )
+    if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
+        paid = ", ".join(method.paid)
+        raise UserMistake(
+            f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
+            f" those{_own_paid(config)}"
+        )
+
+
+def _own_paid(config: Config) -> str:
+    """Hint at `Method.paid` where the method is the user's own file."""
+    if not config.method.endswith(".py"):
+        return ""
+    return " (a method that pays other roles lists them: Method(paid=(...)))"
+
+
+def _is_paid(agent: AgentConfig, method: Method) -> bool:
+    """Whether an agent takes a role that can be paid."""
+    if agent.roles is None or not method.paid:
+        return True
+    return not set(agent.roles).isdisjoint(method.paid)
+
+
+def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
+    """Refuse a role that none of these games has, and name the nearest."""
+    known = {*KINDS, *task.max_tokens}
+    for method in methods:
+        known |= {*method.paid, *method.roles}
+    named = {f"room.{role}": [role] for role in config.room}
+    for name, agent in config.agents.items():
+        named[f"agents.{name}.roles"] = agent.roles or []
+    for key, roles in named.items():
+        for role in roles:
+            if role not in known:
+                where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
+                raise UserMistake(
+                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game of your"
+                    " own lists its roles in Method(roles=...))"
+                )

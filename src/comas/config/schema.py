@@ -171,9 +171,9 @@ class Config(_Table):
     """
     seed: int = Field(0, ge=0)
     out: Place | None = None
-    questions: int | None = Field(None, ge=1)
+    questions: int | None = Field(None, ge=1, le=1_000_000)
     """Per step; None is the preset's number, or 128."""
-    samples: int | None = Field(None, ge=1)
+    samples: int | None = Field(None, ge=1, le=1_000_000)
     """Discussions per question; None is the method's own number."""
     temperature: float = Field(1.0, gt=0)
     max_tokens: int = Field(512, ge=1)

@@ -11,8 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.policies import Resolved, with_copies
-from comas.config.resolve import resolve
+from comas.config.resolve import Resolved, resolve, with_copies
 from comas.config.schema import Config, hosts_named_in, parse_pair, read
 from comas.models.gguf import is_gguf
 from comas.models.packaged import is_packaged

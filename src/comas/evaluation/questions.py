@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comas.config.options import keywords
-from comas.config.plugins import load_plugin, with_tools
-from comas.config.policies import Resolved
+from comas.config.plugins import keywords, load_plugin, with_tools
+from comas.config.resolve import Resolved
 from comas.config.systems import independent, training_of
 from comas.evaluation.spec import Plan
 from comas.questions.checked import can_judge, loaded

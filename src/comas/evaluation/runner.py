@@ -16,8 +16,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from comas.config.policies import Resolved
-from comas.config.trainable import check_roles
+from comas.config.resolve import Resolved, check_roles
 from comas.evaluation import cross_play, fingerprints, report, spec, ways
 from comas.evaluation.folder import Folder
 from comas.evaluation.games import OpenRound, Played, Round

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.policies import Resolved
+from comas.config.resolve import Resolved
 from comas.config.schema import from_here, lifted, parse_pair
 from comas.config.systems import (
     checkpoint_of,

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.policies import Resolved
-from comas.config.resolve import resolve
+from comas.config.resolve import Resolved, resolve
 from comas.config.schema import read
 from comas.config.systems import found_at, is_run, system_config
 from comas.estimate import filled

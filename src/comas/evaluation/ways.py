@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comas.config.options import filled, split_options
-from comas.config.plugins import load_plugin
+from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.rehearsal import rehearse_with
 from comas.config.schema import Config, parse_pair
 from comas.evaluation.accuracy import unsettled

@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, PackageLoader
 
-from comas.config.policies import PolicyPlan, policies_of
+from comas.config.resolve import PolicyPlan, policies_of
 from comas.config.schema import Config, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged

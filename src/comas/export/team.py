@@ -18,7 +18,7 @@ from typing import Any
 
 import tomli_w
 
-from comas.config.policies import PolicyPlan, policies_of, weights_at
+from comas.config.resolve import PolicyPlan, policies_of, weights_at
 from comas.config.schema import Config, read
 from comas.config.systems import opened
 from comas.export.card import Facts, Part, card, facts_of

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from comas.config.plugins import plugin_names
 from comas.config.rehearsal import rehearse_with
-from comas.config.trainable import check_roles
+from comas.config.resolve import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
 from comas.evaluation.ways import Asking, Way

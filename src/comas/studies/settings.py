@@ -16,10 +16,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from comas.config.plugins import check_trackers, load_plugin, with_tools
-from comas.config.policies import Resolved
-from comas.config.resolve import resolve
+from comas.config.resolve import Resolved, check_training, resolve
 from comas.config.schema import anchor, beside, read
-from comas.config.trainable import check_training
 from comas.evaluation import ways
 from comas.storage import files
 from comas.studies.file import (

@@ -13,11 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.options import split_options
-from comas.config.plugins import load_builder
-from comas.config.policies import HostWeights, PolicyPlan, Resolved, model_below, weights_at
+from comas.config.plugins import load_builder, split_options
+from comas.config.resolve import (
+    HostWeights,
+    PolicyPlan,
+    Resolved,
+    check_seats,
+    model_below,
+    weights_at,
+)
 from comas.config.schema import Config, checked
-from comas.config.trainable import check_seats
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from comas.config.plugins import PACKAGE, import_file, load_builder
-from comas.config.policies import Resolved
+from comas.config.resolve import Resolved
 from comas.config.schema import HostConfig
 from comas.hosts import local
 from comas.hosts.line import Call, Transport

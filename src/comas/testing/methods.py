@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from comas.config.options import split_options
+from comas.config.plugins import split_options
 from comas.game import memory
 from comas.game.play import Scene, payoffs, settle_all
 from comas.game.prompts import check_holes

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.options import filled, split_options
-from comas.config.plugins import load_plugin
+from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.resolve import resolve
 from comas.config.schema import Config, read
 from comas.game import memory

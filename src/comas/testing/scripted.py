@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.options import split_options
-from comas.config.policies import Resolved
+from comas.config.plugins import split_options
+from comas.config.resolve import Resolved
 from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all

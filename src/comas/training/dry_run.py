@@ -8,23 +8,31 @@ accuracy, which a run adds to its steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from comas import estimate
-from comas.config.resolve import resolve
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
-from comas.game.play import play_all
+from comas.game.play import Scene, play_all
 from comas.machine import peak_bytes
 from comas.team.build import Team, build_team
-from comas.team.pace import Pace, capped, pace_of, spoken
 from comas.testing.scripted import stand_ins
 from comas.training.learning import learn
 from comas.training.remembering import in_passes
-from comas.training.start import checked_questions
-from comas.types import Episode, Turn
+from comas.training.start import prepare
+from comas.types import Episode, HostFailure, Turn
+
+REPLY = 32
+"""Tokens after which a reply is cut; in a second play after a quarter of them, so that prompts and
+replies are told apart.
+"""
+PATIENCE = 3.0
+"""Seconds of a play above which no larger one follows."""
+
+Play = Callable[[int, int], Awaitable[list[Episode]]]
+"""Play so many discussions with replies of at most so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,12 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     """Measure a few discussions and a learning pass of what this config describes; an error for
     what training would refuse.
     """
-    resolved = resolve(config)
-    asked = checked_questions(resolved, note)
-    resolved, found = estimate.fitted(resolved, note)
+    ready = prepare(config, note)
+    resolved = ready.resolved
     config = resolved.config
     team = build_team(resolved, hosts=stand_ins(resolved))
     try:
-        questions = in_passes(asked.train, config.seed, 0, config.questions or 1)
+        questions = in_passes(ready.asked.train, config.seed, 0, config.questions or 1)
         discussions = len(questions) * (config.samples or 1)
         scene = team.scene(keep=True)
 
@@ -71,7 +78,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
-    estimated = "; ".join(map(found.compared, found.memory)) or "no host has weights here"
+    estimated = "; ".join(map(ready.fit.compared, ready.fit.memory)) or "no host has weights here"
     checkpoint = estimate.checkpoint_bytes(resolved)
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
     place, free = estimate.free_disk(config.out)
@@ -117,3 +124,65 @@ async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:
     began = time.monotonic()
     await learn(team, team.method, 0, pace.episodes)
     return sum(tokens.values()), time.monotonic() - began
+
+
+# --- how long discussions take
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Time and length of discussions that are played side by side."""
+
+    episodes: Sequence[Episode]
+    """The episodes that were played last, with cut replies."""
+    seconds: float
+    """Seconds of one discussion, with replies as long as they are going to be."""
+    reply: float
+    """Mean tokens of those."""
+
+
+def capped(scene: Scene, tokens: int) -> Scene:
+    """Limit the replies of a scene to so many tokens."""
+    room = {role: min(most, tokens) for role, most in scene.room.items()}
+    members = [
+        replace(m, sampling=replace(m.sampling, max_tokens=min(m.sampling.max_tokens, tokens)))
+        for m in scene.members
+    ]
+    return replace(scene, members=members, max_tokens=room)
+
+
+async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:
+    """Play one discussion, then four times as many while that is quick, at most `most`; `room` is
+    the tokens that a reply may have in fact.
+    """
+    count = 1
+    while True:
+        began = time.monotonic()
+        short = await play(count, REPLY // 4)
+        between = time.monotonic()
+        episodes = await play(count, REPLY)
+        ended = time.monotonic()
+        if count >= most or ended - began > PATIENCE:
+            break
+        count = min(most, 4 * count)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if not turns:
+        raise HostFailure(episodes[0].error or "nobody was asked anything")
+    generated = sum(turn.tokens for turn in turns)
+    finished = sum(turn.finished for turn in turns)
+    # of replies that may be cut anywhere
+    mean = generated / finished if finished else float("inf")
+    expected = sum(min(room(turn), mean) for turn in turns)
+    more = generated - sum(turn.tokens for episode in short for turn in episode.turns)
+    seconds = ended - between
+    token = max(0.0, seconds - (between - began)) / more if more > 0 else 0.0
+    seconds += token * max(0.0, expected - generated)
+    return Pace(episodes, seconds / len(episodes), expected / len(turns))
+
+
+def spoken(seconds: float) -> str:
+    """Two digits of hours, minutes or seconds: more a guess does not have."""
+    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+    unit = next((unit for unit, size in units.items() if seconds >= 1.5 * size), "seconds")
+    amount = seconds / units[unit]
+    return f"{amount:.0f} {unit}" if amount >= 9.5 else f"{amount:.1f} {unit}"

@@ -33,7 +33,6 @@ from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import StepRecord, load_metrics, summarise
 from comas.training.metrics.record import note_truth
-from comas.training.progress import expecting
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.watching import Watching
@@ -48,11 +47,12 @@ class Session:
 
     run: Run
 
-    def __init__(self, team: Team, hook: Hook, asked: RunQuestions) -> None:
+    def __init__(self, team: Team, hook: Hook, asked: RunQuestions, replies: int = 0) -> None:
+        """`replies` is how many a discussion has, as far as that is known before one is played."""
         self.team = team
         self.hooks = hooks_of([hook])
         self.config = team.config
-        self.pulse = Pulse(self.hooks, team.hosts, expecting(team.resolved, asked.train[0]))
+        self.pulse = Pulse(self.hooks, team.hosts, replies * (team.config.samples or 1))
         self.measuring = Measuring(team, self.hooks, self.pulse)
         self.metrics = load_metrics(team.config.metrics or ())
         self.asked = asked

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.options import split_options
+from comas.config.plugins import split_options
 from comas.game import memory
 from comas.game.agent import derive_seed
 from comas.game.play import Scene

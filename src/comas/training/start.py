@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from comas import estimate
 from comas.config.plugins import check_trackers, load_builder
-from comas.config.policies import Resolved
 from comas.config.rehearsal import rehearse
-from comas.config.resolve import resolve
+from comas.config.resolve import Resolved, check_room, check_training, resolve
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
-from comas.config.trainable import check_room, check_training
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
@@ -33,41 +32,22 @@ from comas.training.result import Result
 from comas.types import Host, Question, UserMistake
 
 
-async def train_async(
-    config: Config, *hooks: Hook, hosts: Mapping[str, Host] | None = None
-) -> Result:
-    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
-    which take the place of those that the config describes.
-    """
-    hosts = hosts or {}
-    resolved = resolve(seated(config, hosts))
-    hook = tracked(hooks_of(hooks), resolved.config.track)
-    asked = checked_questions(resolved, hook.note)
-    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
-        if hint:
-            hook.note(hint)
-    hook.working(Progress("estimating"))
-    resolved, _ = estimate.fitted(resolved, hook.note)
-    hook.working(Progress("loading"))
-    asks = resolved.config.steps > 0
-    work = Work()
-    team = await assemble(resolved, hook.note, work=work, asks=asks, hosts=hosts)
-    run = None
-    try:
-        session = Session(team, hook, asked)
-        run = Run.create(resolved.config.model_dump(), resolved.config.out)
-        work.folder = run.path
-        return await session.go(run, 0)
-    finally:
-        team.close()
-        if run is not None:
-            run.unlock()
+@dataclass(frozen=True)
+class Prepared:
+    """A run of which everything is known that can be before models are loaded."""
+
+    resolved: Resolved
+    asked: RunQuestions
+    replies: int
+    """Of one discussion, as far as it can be rehearsed."""
+    fit: estimate.Fit
 
 
-def checked_questions(resolved: Resolved, note: Callable[[str], None]) -> RunQuestions:
-    """The questions of a run, once all that can be known to be wrong with it has been told: before
-    what takes long, and before there is a folder.
+def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
+    """Resolve a config, read its questions and look whether it fits: an error for all that can be
+    known to be wrong, before what takes long and before there is a folder.
     """
+    resolved = resolve(config)
     check_training(resolved)
     check_trackers(resolved.config.track)
     if resolved.config.out is not None:
@@ -75,7 +55,39 @@ def checked_questions(resolved: Resolved, note: Callable[[str], None]) -> RunQue
     asked = of_run(resolved.config, resolved.task, note)
     turns = rehearse(resolved, asked.train[0])
     check_room(resolved, [turn.role for turn in turns], note)
-    return asked
+    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
+        if hint:
+            note(hint)
+    resolved, fit = estimate.fitted(resolved, note)
+    return Prepared(resolved, asked, len(turns), fit)
+
+
+async def train_async(
+    config: Config, *hooks: Hook, hosts: Mapping[str, Host] | None = None
+) -> Result:
+    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
+    which take the place of those that the config describes.
+    """
+    hosts = hosts or {}
+    config = seated(config, hosts)
+    hook = tracked(hooks_of(hooks), config.track)
+    hook.working(Progress("estimating"))
+    ready = prepare(config, hook.note)
+    config = ready.resolved.config
+    hook.working(Progress("loading"))
+    work = Work()
+    asks = config.steps > 0
+    team = await assemble(ready.resolved, hook.note, work=work, asks=asks, hosts=hosts)
+    run = None
+    try:
+        session = Session(team, hook, ready.asked, ready.replies)
+        run = Run.create(config.model_dump(), config.out)
+        work.folder = run.path
+        return await session.go(run, 0)
+    finally:
+        team.close()
+        if run is not None:
+            run.unlock()
 
 
 def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
@@ -194,7 +206,8 @@ async def resume_async(
         for name, host in team.hosts.items():
             if checkpoint is not None and host.learns:
                 await at_host(name, f"loading step {start}", host.load(checkpoint))
-        session = Session(team, hook, asked)
+        replies = len(rehearse(resolved, asked.train[0]))
+        session = Session(team, hook, asked, replies)
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:
         if team is not None:
