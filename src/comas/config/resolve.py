@@ -17,7 +17,7 @@ from comas.config.options import filled, functions_of
 from comas.config.plugins import check_builder_name, load_plugin, with_tools
 from comas.config.policies import PolicyPlan, Resolved, policies_of, sources_of
 from comas.config.schema import Config, anchor_files, checked
-from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models.sources import Source, is_place
 from comas.types import Method, Task, UserMistake
 
