@@ -23,7 +23,7 @@ from shapes import arguments, show
 
 from comas.config.plugins import load_plugin
 from comas.hosts import api
-from comas.hosts.line import Call
+from comas.hosts.far_end import Call
 from comas.hosts.remote import RemoteHost
 from comas.machine import peak_bytes_of
 from comas.team.elsewhere import of_learning

@@ -30,7 +30,7 @@ from shapes import machine, show
 
 from comas.engines import auto
 from comas.engines.chat import Chat
-from comas.learners.products import CLEARLY, bfloat16_speed
+from comas.learners.precision import CLEARLY, bfloat16_speed
 from comas.machine import use_threads
 from comas.models.loading import load_models
 from comas.models.sources import whole_model

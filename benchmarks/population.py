@@ -31,7 +31,7 @@ from shapes import (
 )
 from transformers import GenerationConfig
 
-from comas.engines.hf.engine import HFEngine
+from comas.engines.hf import HFEngine
 from comas.learners.passes import passes
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner

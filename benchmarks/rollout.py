@@ -38,7 +38,7 @@ from transformers import GenerationConfig
 
 import comas
 from comas.engines.chat import Chat
-from comas.engines.stacked.engine import StackedEngine
+from comas.engines.stacked import StackedEngine
 from comas.evaluation.systems import team_of
 from comas.game.agent import Agent
 from comas.game.play import play_all

@@ -31,7 +31,7 @@ from figures import save
 from rich.console import Console
 
 from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
-from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.stats import mean_interval
 from comas.storage.run import Run
 from tools.seed.teach import WIDTH

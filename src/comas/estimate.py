@@ -19,7 +19,7 @@ from typing import Any
 
 from comas.config.resolve import Resolved, model_below, weights_at
 from comas.config.schema import HostConfig
-from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of
 from comas.models import gguf
 from comas.models.loading import place_of
@@ -187,8 +187,8 @@ class Load:
         """Bytes of the keys and values of so many rows at full length, of one attention over them,
         of a slice of prompts, and of the probabilities that tokens are drawn from.
         """
-        from comas.engines.hf.prefill import PREFILL
-        from comas.engines.tape import drawing_bytes
+        from comas.engines.hf.lanes import PREFILL
+        from comas.engines.sampling import drawing_bytes
 
         s = self.shape
         rows = min(rows, self.asked)
@@ -200,7 +200,7 @@ class Load:
 
 def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
     """Work out what a host with weights here holds and is asked for; a text says why that fails."""
-    from comas.engines.hf.packed import LARGEST
+    from comas.engines.hf import LARGEST
     from comas.learners.whole import SMALL
 
     config = resolved.config
@@ -468,7 +468,7 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
     """The config with bfloat16 at hosts with a large model, learning or frozen, on a CPU which
     multiplies it clearly faster, tried for a moment; a note for each. Seed models stay in float32.
     """
-    from comas.learners.products import CLEARLY, LARGE, bfloat16_speed
+    from comas.learners.precision import CLEARLY, LARGE, bfloat16_speed
 
     config = resolved.config
     hosts = dict(config.hosts)

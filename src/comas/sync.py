@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -18,6 +18,10 @@ from comas.seams import StaleWeights
 from comas.types import HostFailure, HostLost, Stopped, UserMistake
 
 T = TypeVar("T")
+QUIET = 8
+"""Turns of the event loop without a new request that count as quiet: an answer passes through a few
+callbacks (future, task, TaskGroup) before its game asks again.
+"""
 BEGINNING = 10.0
 """Seconds that a thread has to begin."""
 PLAIN = (UserMistake, HostFailure, HostLost, StaleWeights)
@@ -70,6 +74,15 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
             outcome.exception()  # waits for the end
             worker.join()
         raise
+
+
+async def quiet(count: Callable[[], int], turns: int = QUIET) -> None:
+    """Wait until so many turns of the event loop have left a count as it was."""
+    unchanged = 0
+    while unchanged < turns:
+        before = count()
+        await asyncio.sleep(0)
+        unchanged = unchanged + 1 if count() == before else 0
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:

@@ -17,8 +17,8 @@ import torch
 import comas
 from comas.config.plugins import builder_names, load_builder
 from comas.engines import auto, hf, stacked
-from comas.engines.hf.engine import HFEngine
-from comas.engines.stacked.engine import StackedEngine
+from comas.engines.hf import HFEngine
+from comas.engines.stacked import StackedEngine
 from comas.seams import EnginePlan, Request, Weights, WholeModel
 from comas.storage.run import Run
 from comas.testing import check_engine
@@ -133,7 +133,9 @@ def broken(how: str) -> Any:
     class Broken(HFEngine):
         def publish(self, policy: str, weights: Weights, version: int) -> None:
             if how == "stale":
-                known = self.models[policy]  # raises for strangers as it should, and does nothing
+                known = self._decoders[
+                    policy
+                ]  # raises for strangers as it should, and does nothing
                 assert known is not None
                 return
             super().publish(policy, weights, version)

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from comas.engines.batcher import Batcher
 from comas.engines.chat import Chat
 from comas.engines.sampling import draw, uniforms
-from comas.engines.stacked.llama import StackedLlama, can_stack
+from comas.engines.stacked import StackedLlama, can_stack
 from comas.seams import Generation, Request
 from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of, publish

@@ -25,10 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from comas.engines.hf.lanes import Lanes
-from comas.engines.tape import Tape
-from comas.learners import old_policy, passes
+from comas.engines.sampling import Tape
+from comas.learners import passes
+from comas.learners import step as old_policy
 from comas.learners.logprobs import cut
-from comas.learners.lora import blocks, layers
+from comas.learners.lora import layers
+from comas.learners.lora import layers as blocks
 from comas.learners.lora import population as adapters
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec

@@ -11,10 +11,9 @@ import pytest
 import torch
 from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 
+from comas.engines.hf import can_pack, packs
 from comas.engines.hf import lanes as lanes_module
-from comas.engines.hf.packed import can_pack, packs
-from comas.engines.hf.prefill import distinct, passes, split
-from comas.engines.hf.slots import holds
+from comas.engines.hf.lanes import distinct, holds, passes, split
 from comas.learners.lora.population import Population, Spec
 from comas.models.loading import load_models
 from comas.seams import Request
@@ -140,7 +139,8 @@ def test_what_is_alike_is_computed_once() -> None:
     assert split(other) is None  # of different policies
     assert split([(0, a), (0, b)]) is None
     assert split([(0, a)]) is None
-    parts = list(passes([10, 300, 290, 20, 300, 300, 15], [0, 1, 0, 0, 0, 0, 1]))
+    lengths = zip([0, 1, 0, 0, 0, 0, 1], [10, 300, 290, 20, 300, 300, 15], strict=True)
+    parts = list(passes([(policy, np.zeros(length)) for policy, length in lengths]))
     assert sorted(i for part in parts for i in part) == list(range(7))
     assert parts == [[4, 5, 2, 1], [3, 0, 6]]  # long and short apart, sorted by policy
 

@@ -14,12 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from comas.engines import vllm
-from comas.engines.vllm import library, proof, start, worker
-from comas.engines.vllm.adapters import Adapters
-from comas.engines.vllm.engine import VLLMEngine, build
-from comas.engines.vllm.folders import Folders
-from comas.engines.vllm.library import Ask, Loaded, Reply
-from comas.engines.vllm.proof import Probe
+from comas.engines import vllm as start
+from comas.engines.vllm import VLLMEngine, build, library, proof
+from comas.engines.vllm import library as worker
+from comas.engines.vllm.library import Ask, Folders, Loaded, Reply
+from comas.engines.vllm.proof import Adapters, Probe
 from comas.learners.lora.population import Population, Spec
 from comas.seams import Adapter, EnginePlan, StaleWeights, WholeModel, always
 from comas.storage.run import Run
@@ -151,11 +150,11 @@ def adapters(fake: Fake, folders: Folders, population: Population) -> Adapters:
     return made
 
 
-def engine_of(fake: Fake, adapters: Adapters, **ways: Any) -> VLLMEngine:
+def engine_of(fake: Fake, adapters: Adapters, sleeps: bool = False) -> VLLMEngine:
     plan = EnginePlan(end_ids=[3], pad_id=0, context=64, meter=Meter())
-    return VLLMEngine(
-        plan, list(SPECS), fake, adapters, **{"deterministic": True, "sleeps": False, **ways}
-    )
+    engine = VLLMEngine(plan, list(SPECS), fake, adapters, adapters.shared.model)
+    engine.sleeps = sleeps
+    return engine
 
 
 def test_a_version_is_proved_before_it_serves_and_the_old_one_goes_last(
@@ -293,8 +292,8 @@ def test_requests_are_answered_by_their_policies_and_counted(
         last = logits[-2].log_softmax(-1)[ids[0, -1]]
         assert generation.logprobs[-1] == pytest.approx(float(last), abs=1e-4)
         assert generation.margin == 1.0
-    assert engine.plan.meter.replies == 6
-    assert engine.plan.meter.tokens == sum(len(g.token_ids) for g in done)
+    assert engine.meter.replies == 6
+    assert engine.meter.tokens == sum(len(g.token_ids) for g in done)
     with pytest.raises(KeyError, match="no policy nobody"):
         engine.generate([type(asked[0])("nobody", *list(vars(asked[0]).values())[1:])])
 
@@ -322,7 +321,10 @@ def test_closing_leaves_no_folder(fake: Fake, adapters: Adapters, folders: Folde
 
 
 def test_ranks_that_vllm_does_not_take_are_told() -> None:
-    assert [start.rounded_rank(rank, "hosts.home") for rank in (1, 2, 16, 257, 512)] == [
+    def largest(rank: int) -> int:
+        return start.adapter_arguments([1, rank], ["a.q"], "hosts.home")["max_lora_rank"]
+
+    assert [largest(rank) for rank in (1, 2, 16, 257, 512)] == [
         1,
         8,
         16,
@@ -330,15 +332,17 @@ def test_ranks_that_vllm_does_not_take_are_told() -> None:
         512,
     ]
     with pytest.raises(UserMistake, match=r"hosts.home.rank=513: .* up to rank 512: lower it"):
-        start.rounded_rank(513, "hosts.home")
+        largest(513)
 
 
 def test_a_card_that_is_too_small_is_told_with_what_it_would_need() -> None:
-    cache = start.Cache(row=10**9, rows=64)
-    assert cache.taken(100 * 10**9, 20 * 10**9, "cuda", "hosts.home") == 64 * 10**9
-    assert cache.taken(40 * 10**9, 20 * 10**9, "cuda", "hosts.home") == 16 * 10**9
+    def taken(free: int) -> int:
+        return start.cache_bytes(10**9, 64, free, 20 * 10**9, "cuda", "hosts.home")
+
+    assert taken(100 * 10**9) == 64 * 10**9
+    assert taken(40 * 10**9) == 16 * 10**9
     with pytest.raises(UserMistake) as error:
-        cache.taken(21 * 10**9, 20 * 10**9, "cuda", "hosts.home")
+        taken(21 * 10**9)
     assert str(error.value).startswith("hosts.home.engine=vllm does not fit: 21.0 GB are free")
     assert "lower hosts.home.context" in str(error.value)
 
@@ -398,7 +402,7 @@ def test_without_the_package_it_is_one_line_before_anything_is_loaded(
 
 
 STALE = """
-from comas.engines.hf.engine import HFEngine
+from comas.engines.hf import HFEngine
 from comas.seams import StaleWeights
 
 

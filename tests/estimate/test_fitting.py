@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from comas import estimate, machine
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.learners import products
+from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
 from comas.machine import Memory
 from comas.storage.run import Run

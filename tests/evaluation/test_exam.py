@@ -27,7 +27,7 @@ from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
 from comas.evaluation.ways import way
 from comas.hooks import Hook
-from comas.hosts.local_host import LocalHost
+from comas.hosts.local import LocalHost
 from comas.models.sources import run_at, source_of
 from comas.storage.run import Run
 from comas.sync import run_sync

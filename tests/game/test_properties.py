@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from comas.engines.chat import Chat
-from comas.hosts.local_host import LocalHost
+from comas.hosts.local import LocalHost
 from comas.methods import comas
 from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick

@@ -22,8 +22,7 @@ import pytest
 
 from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint.completion import Said, Trouble, read_said, wait_of
-from comas.hosts.endpoint.server import LARGEST
+from comas.hosts.endpoint import LARGEST, Said, Trouble, read_said, wait_of
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.support.endpoint import (
     KEY,

@@ -17,8 +17,7 @@ import comas
 from comas.game.agent import Member
 from comas.game.play import TRIES, Scene, play_all
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint.completion import MOST, Unusable, read_said, split_thoughts
-from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.hosts.endpoint import MOST, BudgetSpent, Unusable, read_said, split_thoughts
 from comas.setups import single
 from comas.tasks import pick
 from comas.team.spending import restore, told

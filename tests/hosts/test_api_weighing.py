@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from comas.game.weighing import shares_of
-from comas.hosts.endpoint.completion import read_said
+from comas.hosts.endpoint import read_said
 from comas.types import Ask, HostFailure, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers, said
 

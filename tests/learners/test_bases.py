@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from comas.learners.logprobs import halve
 from comas.learners.lora import layers
-from comas.learners.lora.linear import row_by_row
+from comas.learners.lora.layers import row_by_row
 from comas.learners.lora.population import Population, Spec
 from comas.types import UserMistake
 from tests.support.adapters import UNEVEN, distance, fill, gradients, parts_of

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from comas.hosts.local import make_local_host
-from comas.learners.old_policy import gap_to_engine
 from comas.learners.recipe import Recipe
+from comas.learners.step import gap_to_engine
 from comas.learners.whole import FullLearner
 from comas.objective.losses import plain
 from comas.objective.preference import dpo

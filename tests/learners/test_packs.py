@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
-from comas.learners.packs import can_share, pack_length, packs_of
-from comas.learners.passes import passes
+from comas.learners.passes import can_share, pack_length, packs_of, passes
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods.rlvr import method as rlvr

@@ -17,8 +17,7 @@ from transformers import AutoModelForCausalLM
 
 import comas
 from comas.learners.lora import peft_folder
-from comas.learners.lora.loading import load_population
-from comas.learners.lora.merging import save_merged
+from comas.learners.lora.peft_folder import load_population, save_merged
 from comas.learners.lora.population import Population, Spec
 from comas.storage.run import Run
 from comas.testing import tiny_model

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from comas.learners import logprobs as chunks
-from comas.learners import old_policy
-from comas.learners.lora import blocks, layers
+from comas.learners import step as old_policy
+from comas.learners.lora import layers
+from comas.learners.lora import layers as blocks
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population
 from comas.types import Row

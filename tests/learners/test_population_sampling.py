@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from comas.hosts.local import make_local_host
-from comas.learners import old_policy
+from comas.learners import step as old_policy
 from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec

@@ -19,7 +19,7 @@ import comas
 from comas.engines.chat import Chat
 from comas.game.agent import Agent, Member, Table
 from comas.game.play import Scene, play_all
-from comas.hosts.local_host import LocalHost
+from comas.hosts.local import LocalHost
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population, Spec
 from comas.learners.recipe import Recipe

@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from comas.engines.chat import Chat
-from comas.engines.stacked.llama import can_stack
+from comas.engines.stacked import can_stack
 from comas.hosts.local import make_local_host
 from comas.models.loading import load_models
 from comas.seams import Request

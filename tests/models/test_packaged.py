@@ -60,7 +60,7 @@ def test_a_folder_of_that_name_is_meant_before_it(
 def test_without_the_package_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("comas.models.packaged.find_spec", lambda name: None)
+    monkeypatch.setattr("comas.models.sources.find_spec", lambda name: None)
     out = tmp_path / "run"
     assert run(["train", "base=smollm2", "lr=1e-4", f"out={out}"], monkeypatch) == 2
     said = " ".join(capsys.readouterr().err.split())

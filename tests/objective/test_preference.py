@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,13 +144,12 @@ def test_fresh_credit_reads_the_weights_as_they_are_before_each_update() -> None
 
 
 def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
-    from comas.learners.learning_batch import LearningBatch
-    from comas.learners.step import minibatch
+    from comas.learners.step import Step
 
     batch = rows(12)
     for i, row in enumerate(batch):
         row.group = f"g{i % 3}"
-    weights: Any = None
+    weights: Any = SimpleNamespace(recipe=Recipe(1e-3))
     method = Method(
         lambda: None,  # type: ignore[arg-type, return-value]
         lambda: None,
@@ -158,9 +158,9 @@ def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
         minibatches=2,
         fresh=True,
     )
-    learning = LearningBatch(weights, {"a": batch}, method)
-    parts = [[row.group for _, row in minibatch(learning, k)] for k in range(2)]
+    learning = Step(weights, {"a": batch}, method)
+    parts = [[row.group for _, row in learning.minibatch(k)] for k in range(2)]
     assert set(parts[0]).isdisjoint(parts[1])
     assert len(parts[0]) + len(parts[1]) == 12
-    apart = LearningBatch(weights, {"a": batch}, dataclasses.replace(method, fresh=False))
-    assert [len(minibatch(apart, k)) for k in range(2)] == [6, 6]
+    apart = Step(weights, {"a": batch}, dataclasses.replace(method, fresh=False))
+    assert [len(apart.minibatch(k)) for k in range(2)] == [6, 6]

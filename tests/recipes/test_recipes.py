@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.estimate import fit
-from comas.models.packaged import installed_at
+from comas.models.sources import installed_at
 from comas.testing import tiny_model
 from tests.support.command import run
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import comas
-from comas.engines.stacked.engine import StackedEngine
+from comas.engines.stacked import StackedEngine
 from comas.learners.lora.population import Population, Spec
 from comas.seams import Request
 from comas.storage.run import Run

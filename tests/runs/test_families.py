@@ -24,8 +24,7 @@ from comas.evaluation.spec import Plan
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook
-from comas.hosts.local import make_local_host
-from comas.hosts.local_host import LocalHost
+from comas.hosts.local import LocalHost, make_local_host
 from comas.methods import comas as game
 from comas.models.loading import load_models
 from comas.seams import EngineFacts, Generation, Request

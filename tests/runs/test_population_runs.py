@@ -16,7 +16,7 @@ from transformers import AutoConfig
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.engines.stacked.engine import StackedEngine
+from comas.engines.stacked import StackedEngine
 from comas.estimate import checkpoint_bytes
 from comas.hooks import Hook
 from comas.learners.lora.learner import AdapterLearner

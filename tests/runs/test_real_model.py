@@ -21,7 +21,7 @@ from comas.config.plugins import load_plugin
 from comas.engines.chat import Chat
 from comas.models.gguf import copy_folder
 from comas.models.loading import load_models
-from comas.models.packaged import how_to_install, installed_at
+from comas.models.sources import how_to_install, installed_at
 from comas.seams import Request
 from comas.storage.run import Run
 from comas.types import Sampling, Task

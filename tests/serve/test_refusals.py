@@ -18,7 +18,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.hosts.endpoint import BudgetSpent
 from comas.serve import endpoint
 from comas.serve.playing import Limits
 from comas.testing import Scripted

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from comas.models.packaged import how_to_install, installed_at
+from comas.models.sources import how_to_install, installed_at
 
 ROOT = Path(__file__).parents[2]
 FIRST_TEAM = ROOT / "examples" / "first_team.ipynb"

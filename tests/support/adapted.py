@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from comas.engines.vllm.engine import VLLMEngine
+from comas.engines.vllm import VLLMEngine
 from comas.learners.lora.population import Population, Spec
 from comas.seams import EnginePlan, Request
 from comas.types import Sampling

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comas.engines import auto, hf, stacked
-from comas.engines.hf.engine import HFEngine
-from comas.engines.stacked.engine import StackedEngine
+from comas.engines.hf import HFEngine
+from comas.engines.stacked import StackedEngine
 from comas.learners.lora.population import Population
 from comas.seams import Adapter, EnginePlan, Weights, WholeModel
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from comas.hosts.far_end import FarEnd
-from comas.hosts.line import Call, Ended, Heard
+from comas.hosts.far_end import Call, Ended, FarEnd, Heard
 
 
 def start(call: Call, heard: Heard, ended: Ended) -> Loop:

@@ -16,7 +16,7 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.hooks import Hook
-from comas.hosts.local_host import expected_ties
+from comas.hosts.local import expected_ties
 from comas.seams import TIE
 from comas.storage.run import Run
 from comas.tasks import pick

@@ -21,8 +21,7 @@ import pytest
 
 from comas.children import without_keys
 from comas.config.plugins import load_plugin
-from comas.hosts.far_end import FarEnd
-from comas.hosts.line import Call
+from comas.hosts.far_end import Call, FarEnd
 from comas.hosts.remote import RemoteHost
 from comas.team.elsewhere import of_learning
 from comas.testing import check_host

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.engines.vllm.engine import VLLMEngine
+from comas.engines.vllm import VLLMEngine
 from comas.learners.lora.population import Population
 from tests.support.adapted import ROOM, SPECS, own, shake
 from tests.support.models import llama

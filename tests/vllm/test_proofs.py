@@ -12,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.engines.vllm import engine as vllm_engine
-from comas.engines.vllm import folders
-from comas.engines.vllm.adapters import pairs_of
-from comas.engines.vllm.engine import VLLMEngine
-from comas.engines.vllm.folders import Shape
-from comas.engines.vllm.library import Ask, Library, Loaded, Reply
+from comas.engines import vllm as vllm_engine
+from comas.engines.vllm import VLLMEngine
+from comas.engines.vllm import library as folders
+from comas.engines.vllm.library import Ask, Library, Loaded, Reply, Shape
+from comas.engines.vllm.proof import pairs_of
 from comas.learners.lora.population import Population
 from comas.seams import Adapter, Request, StaleWeights, WholeModel
 from comas.types import Sampling, UserMistake

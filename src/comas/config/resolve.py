@@ -18,7 +18,7 @@ from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
 from comas.config.plugins import check_builder_name, filled, functions_of, load_plugin, with_tools
 from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, anchor_files, checked
 from comas.game.roles import KINDS
-from comas.hosts.local_table import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
 from comas.models.sources import (
     Source,

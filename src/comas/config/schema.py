@@ -32,9 +32,16 @@ from pydantic import (
 
 from comas.config.mistakes import explain, nearest, without_former
 from comas.config.plugins import load_builder
-from comas.hosts import local_table
-from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import HostTable, Key, OwnTable, Place, keys_that, none_as_text
+from comas.hosts.table import (
+    ApiTable,
+    HostTable,
+    Key,
+    LocalTable,
+    OwnTable,
+    Place,
+    keys_that,
+    none_as_text,
+)
 from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_file
 from comas.program import command
 from comas.types import UserMistake
@@ -55,7 +62,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class HostConfig(api_table.Table, OwnTable, local_table.Table):
+class HostConfig(ApiTable, OwnTable, LocalTable):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
@@ -325,11 +332,11 @@ OWN_FILES_OF_HOSTS = keys_that(HostConfig, Key.OWN_FILE)
 
 Agents = Mapping[str, AgentConfig]
 
-ONLY_API = keys_that(api_table.Table, Key.OF_API)
-ONLY_WEIGHTS = keys_that(local_table.Table, Key.OF_WEIGHTS)
-ONLY_ADAPTERS = keys_that(local_table.Table, Key.OF_ADAPTERS)
+ONLY_API = keys_that(ApiTable, Key.OF_API)
+ONLY_WEIGHTS = keys_that(LocalTable, Key.OF_WEIGHTS)
+ONLY_ADAPTERS = keys_that(LocalTable, Key.OF_ADAPTERS)
 """Keys of agents as well."""
-ONLY_ELSEWHERE = keys_that(local_table.Table, Key.ELSEWHERE)
+ONLY_ELSEWHERE = keys_that(LocalTable, Key.ELSEWHERE)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
 """Of hosts and policies: what a folder may be called, and no path that leads elsewhere."""

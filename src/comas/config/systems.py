@@ -14,8 +14,16 @@ from typing import Any
 from comas.config.resolve import Resolved, resolve, with_copies
 from comas.config.schema import Config, hosts_named_in, parse_pair, read
 from comas.models.gguf import is_gguf
-from comas.models.packaged import is_packaged
-from comas.models.sources import TEAM, exported, is_place, is_seed, meant, run_at, team_file
+from comas.models.sources import (
+    TEAM,
+    exported,
+    is_packaged,
+    is_place,
+    is_seed,
+    meant,
+    run_at,
+    team_file,
+)
 from comas.program import command
 from comas.storage import files
 from comas.storage.run import Run

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from comas.engines import hf, stacked
-from comas.engines.stacked.engine import serves
+from comas.engines.stacked import serves
 from comas.seams import Engine, EnginePlan, Weights
 
 

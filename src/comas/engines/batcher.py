@@ -1,40 +1,45 @@
-"""Single requests of all games -> batches for an engine that generates synchronously.
+"""Single requests of all games -> batches for an engine that works synchronously, in one thread.
 
 The batch is flushed when the event loop goes quiet: every live game waits for an answer. So it is a
-function of the program, not of timing. Leaves out: engines that batch for themselves.
+function of the program, not of timing. Leaves out: what an engine computes, engines that batch for
+themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from comas.seams import Generation, Request, Weighing, always
+from comas.seams import (
+    EnginePlan,
+    Generation,
+    Request,
+    StaleWeights,
+    Weighing,
+    Weights,
+    always,
+)
+from comas.sync import quiet
 
-QUIET = 8
-"""Turns of the event loop without a new request that count as quiet: an answer passes through a few
-callbacks (future, task, TaskGroup) before its game asks again.
+LEAVE = 0.9
+"""Fraction of live rows below which finished rows are dropped when no request waits (cheap: those
+that stay move within their buffers).
 """
-
-
 Asked = TypeVar("Asked")
 """A request, such as `seams.Request`."""
 Answer = TypeVar("Answer")
 """What it comes to, such as `seams.Generation`."""
-
-
-async def quiet(count: Callable[[], int], turns: int) -> None:
-    """Wait until so many turns of the event loop have left a count as it was."""
-    unchanged = 0
-    while unchanged < turns:
-        before = count()
-        await asyncio.sleep(0)
-        unchanged = unchanged + 1 if count() == before else 0
+Wanted = Callable[[], bool]
+"""False once all callers were cancelled."""
+Places = Mapping[str, list[int]]
+"""Policy -> places of its requests, for all policies of an engine."""
 
 
 class Batcher(Generic[Asked, Answer]):
@@ -44,7 +49,7 @@ class Batcher(Generic[Asked, Answer]):
 
     def __init__(
         self,
-        generate: Callable[[Sequence[Asked], Callable[[], bool]], list[Answer]],
+        generate: Callable[[Sequence[Asked], Wanted], list[Answer]],
         worker: Executor | None = None,
     ) -> None:
         """`generate(requests, wanted)` -> one answer per request. `wanted()` returning False means
@@ -75,7 +80,7 @@ class Batcher(Generic[Asked, Answer]):
 
     async def _flush(self) -> None:
         while self._pending:
-            await quiet(lambda: len(self._pending), QUIET)
+            await quiet(lambda: len(self._pending))
             batch = [(r, f) for r, f in self._pending if not f.done()]
             self._pending = []
             if batch:
@@ -101,28 +106,21 @@ class Batcher(Generic[Asked, Answer]):
 
 
 class BatchedEngine(ABC):
-    """An engine that answers whatever is asked for at the same time together, in one thread; its
-    kinds define `facts`, `generate`, `weigh_all` and `publish`.
+    """An engine that answers whatever is asked for at the same time together, in one thread, after
+    looking whether it can; its kinds define `facts` and the three methods at the end.
     """
 
-    def __init__(self, worker: Executor | None) -> None:
-        """`worker` is that of the plan."""
-        self._sampling = Batcher(self.generate, worker)
+    draws_behind = 0
+    """Tokens that are drawn behind what is weighed, for which there has to be room."""
+
+    def __init__(self, plan: EnginePlan, policies: Iterable[str]) -> None:
+        self.context = plan.context
+        self.meter = plan.meter
+        self.end_ids = np.array(sorted(plan.end_ids))
+        self.policies = sorted(policies)
+        self.versions = dict.fromkeys(self.policies, 0)
+        self._sampling = Batcher(self.generate, plan.worker)
         self._weighing = Batcher(self.weigh_all, self._sampling.worker)
-
-    @abstractmethod
-    def generate(
-        self, requests: Sequence[Request], wanted: Callable[[], bool] = always
-    ) -> list[Generation]:
-        """One generation per request, in their order. `wanted()` returning False means that all
-        callers were cancelled: stop early and return partial generations.
-        """
-
-    @abstractmethod
-    def weigh_all(
-        self, weighings: Sequence[Weighing], wanted: Callable[[], bool] = always
-    ) -> list[list[np.ndarray]]:
-        """Per weighing and choice the log-probs of its tokens; nothing where nobody waits."""
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
@@ -134,6 +132,88 @@ class BatchedEngine(ABC):
         """
         return await self._weighing(weighing)
 
+    @torch.no_grad()
+    def generate(self, requests: Sequence[Request], wanted: Wanted = always) -> list[Generation]:
+        """One generation per request, in their order. `wanted()` returning False means that all
+        callers were cancelled: stop early and return partial generations.
+        """
+        places = self._by_policy(requests)
+        for request in requests:
+            self._check_room(len(request.prompt_ids) + request.sampling.max_tokens, "its reply")
+        return self._generate(requests, places, wanted)
+
+    @torch.no_grad()
+    def weigh_all(
+        self, weighings: Sequence[Weighing], wanted: Wanted = always
+    ) -> list[list[np.ndarray]]:
+        """Per weighing and choice the log-probs of its tokens; nothing where nobody waits."""
+        places = self._by_policy(weighings)
+        for weighing in weighings:
+            lengths = list(map(len, weighing.choices))
+            if not all(lengths):
+                raise ValueError("a choice to be weighed has no token")
+            longest = max(lengths, default=0) + self.draws_behind
+            self._check_room(len(weighing.prompt_ids) + longest, "its longest choice")
+        return self._weigh(weighings, places, wanted)
+
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Return once these weights are served; StaleWeights where that cannot be shown."""
+        if policy not in self.policies:
+            raise StaleWeights(
+                f"policy {policy!r} is not at this engine, which has {', '.join(self.policies)}"
+            )
+        self._publish(policy, weights, version)
+        self.versions[policy] = version
+
     def close(self) -> None:
-        """End the thread, where it is the engine's own."""
+        """End the thread where it is the engine's own."""
         self._sampling.close()
+
+    def _by_policy(self, requests: Sequence[Request | Weighing]) -> Places:
+        """Find the places of each policy's requests; KeyError for a policy that is not here."""
+        places: dict[str, list[int]] = {policy: [] for policy in self.policies}
+        unknown = sorted({request.policy for request in requests} - set(places))
+        if unknown:
+            raise KeyError(
+                f"no policy {', '.join(unknown)} at this engine: it has {', '.join(places)}"
+            )
+        for place, request in enumerate(requests):
+            places[request.policy].append(place)
+        return places
+
+    def _check_room(self, needed: int, what: str) -> None:
+        """Refuse what does not fit: rows that have ended are held within the context, and so would
+        be one that has not.
+        """
+        if needed > self.context:
+            raise ValueError(
+                f"a prompt and {what} need {needed} tokens, and the context has {self.context}"
+            )
+
+    @abstractmethod
+    def _generate(
+        self, requests: Sequence[Request], places: Places, wanted: Wanted
+    ) -> list[Generation]:
+        """`generate`; `places` are those of each policy's requests."""
+
+    @abstractmethod
+    def _weigh(
+        self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
+    ) -> list[list[np.ndarray]]:
+        """`weigh_all`; likewise."""
+
+    @abstractmethod
+    def _publish(self, policy: str, weights: Weights, version: int) -> None:
+        """`publish` of a policy that is here."""
+
+
+def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
+    """Move these rows of keys or values to the front, the first `used` slots of each; a row that
+    moves away from the front is lost.
+
+    They move within their buffer: fresh memory would cost ten times the copying.
+    """
+    for place, row in enumerate(rows):
+        if place != row:
+            buffer_NKSW[place, :, :used] = buffer_NKSW[row, :, :used]
+    return buffer_NKSW[: len(rows)]

@@ -1,24 +1,23 @@
 """Chat messages -> prompt tokens in which no message can forge a special token; reply tokens ->
-thoughts and text.
+thoughts and text; how a template writes a call of a tool.
 
 The template is rendered with place holders where the contents go; its own pieces are tokenised with
 their special tokens, the contents apart from them and without any. Contents are trimmed where the
 template trims them. Leaves out: templates that rewrite contents otherwise (an error says so),
-thoughts between other marks than <think> and </think>.
+thoughts between other marks than <think> and </think>, several calls in one reply, calls in XML.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jinja2 import TemplateError
 
-from comas.engines.call_format import calls_of
 from comas.types import Calls, NoSystemRole, UserMistake
 
 _HOLE = '\ue000aB<&"{}\ue001'
@@ -387,3 +386,79 @@ class Chat:
         return self.tokenizer.decode(
             ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False
         ).strip()
+
+
+# --- calls of tools
+
+
+Render = Callable[[Sequence[Mapping[str, Any]], list[Any] | None, bool], str]
+"""`render(messages, tools, asking)`: the template's text; UserMistake where it refuses."""
+
+TOOL = "comasprobe"
+KEY = "comaskey"
+VALUE = "comasvalue"
+SAID = "comassaid"
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": TOOL,
+        "description": "A probe.",
+        "parameters": {
+            "type": "object",
+            "properties": {KEY: {"type": "string", "description": "A probe."}},
+            "required": [KEY],
+        },
+    },
+}
+USER = {"role": "user", "content": "?"}
+
+
+def calls_of(render: Render) -> Calls | None:
+    """The format in which a template writes calls, found out by rendering one.
+
+    None where it shows no tools, writes calls otherwise than as one JSON object, or refuses what
+    comes back as a message of the role `tool`.
+    """
+    function = {"name": TOOL, "arguments": {KEY: VALUE}}
+    call = {"id": "000000000", "type": "function", "function": function}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    speaking = {"role": "assistant", "content": SAID}
+    back = {"role": "tool", "content": VALUE}
+    try:
+        asked = render([USER], [SCHEMA], True)
+        written = render([USER, calling], [SCHEMA], False)
+        plain = render([USER, speaking], [SCHEMA], False)
+        whole = render([USER, speaking, back], [SCHEMA], True)
+    except UserMistake:
+        return None
+    shown = TOOL in asked and SAID in plain and VALUE in whole.partition(SAID)[2]
+    if not shown or not written.startswith(asked):
+        return None
+    return _format(written[len(asked) :], plain.partition(SAID)[2])
+
+
+def _format(reply: str, ending: str) -> Calls | None:
+    """The format of a reply that calls; `ending` is what ends every reply."""
+    start, end, call = _object(reply)
+    names = [key for key, value in call.items() if value == TOOL]
+    arguments = [key for key, value in call.items() if value == {KEY: VALUE}]
+    if len(names) != 1 or len(arguments) != 1 or not reply.endswith(ending):
+        return None
+    after = reply[end : len(reply) - len(ending)]
+    return Calls(reply[:start], names[0], arguments[0], after)
+
+
+def _object(text: str) -> tuple[int, int, dict[str, Any]]:
+    """Where the first JSON object of a text begins and ends, and the object; an empty one where
+    there is none.
+    """
+    decoder = json.JSONDecoder()
+    for start, character in enumerate(text):
+        if character != "{":
+            continue
+        try:
+            found, end = decoder.raw_decode(text, start)
+        except ValueError:
+            continue
+        return start, end, cast("dict[str, Any]", found)
+    return 0, 0, {}

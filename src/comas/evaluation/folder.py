@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from comas.evaluation import spec
 from comas.evaluation.spec import Plan
-from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.hosts.endpoint import BudgetSpent
 from comas.models.sources import checkpoints
 from comas.program import command
 from comas.storage import files

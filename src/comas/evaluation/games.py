@@ -24,7 +24,7 @@ from comas.game.agent import Member
 from comas.game.play import Scene, first, play_one
 from comas.game.roles import ANSWERS
 from comas.hooks import Hook
-from comas.hosts.endpoint.ledger import BudgetSpent
+from comas.hosts.endpoint import BudgetSpent
 from comas.storage.game_log import Log
 from comas.team.build import Team
 from comas.types import Episode, Question, Task

@@ -18,8 +18,7 @@ from jinja2 import Environment, PackageLoader
 from comas.config.resolve import PolicyPlan, policies_of
 from comas.config.schema import Config, read
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
-from comas.models.packaged import is_packaged
-from comas.models.sources import source_of
+from comas.models.sources import is_packaged, source_of
 from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none

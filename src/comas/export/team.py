@@ -291,8 +291,7 @@ def _write_whole(job: Job, policy: str) -> None:
 
 def _write_merged(job: Job, adapters: Sequence[str], host: str) -> None:
     """Add adapters to their base, and write the whole models."""
-    from comas.learners.lora.loading import load_population
-    from comas.learners.lora.merging import save_merged
+    from comas.learners.lora.peft_folder import load_population, save_merged
 
     sources = {policy: job.source / policy for policy in adapters}
     bases = {recorded_base(source) if job.base is None else job.base for source in sources.values()}

@@ -23,11 +23,18 @@ from typing import Any, TypeVar
 
 from comas.game.agent import derive_seed
 from comas.game.weighing import said_of
-from comas.hosts.endpoint.completion import Said, Trouble, Unusable
-from comas.hosts.endpoint.ledger import Ledger
-from comas.hosts.endpoint.server import NotReached, Refused, Server, through_proxies
-from comas.hosts.endpoint.table import Table as Table
+from comas.hosts.endpoint import (
+    Ledger,
+    NotReached,
+    Refused,
+    Said,
+    Server,
+    Trouble,
+    Unusable,
+    through_proxies,
+)
 from comas.hosts.plan import HostPlan
+from comas.hosts.table import ApiTable as Table
 from comas.program import Work
 from comas.types import (
     Account,

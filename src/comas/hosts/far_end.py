@@ -1,9 +1,10 @@
-"""The far end of a line: it owns a host, and does there what comes over the line.
+"""The far end of a line: it owns a host, and does there what comes over the line; and what a
+transport is (`comas.transports`): it carries frames of bytes, in order, both ways.
 
 Frames that come in are lists of (number, verb, arguments); those that go out are `Out`. They are
 pickled: both ends are ours, of one process tree or of one authenticated cluster. Leaves out: the
-near end (`hosts.remote`), how frames travel (`comas.transports`), how a host of a config is built
-(`team.elsewhere`), checkpoints on disks that the two ends do not share.
+near end (`hosts.remote`), any one transport, how a host of a config is built (`team.elsewhere`),
+checkpoints on disks that the two ends do not share.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import pickle
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from comas.engines.batcher import quiet
+from comas.sync import quiet
 from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff
 
 QUIET = 4
@@ -26,22 +27,85 @@ QUIET = 4
 PULSE = 1.0
 """Seconds between two signs of life."""
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
-OF_HOST = ("ask", "tell", "weigh", "fits", "save", "load")
-"""Verbs of a line that are those of the host."""
-OF_END = ("learn", "sees")
-"""Those of `FarEnd`."""
+Heard = Callable[[bytes], None]
+"""Told of each frame that comes from the far end; from whatever thread."""
+Ended = Callable[[str], None]
+"""Told once when nothing more will come, with what is known of why; from whatever thread. Not told
+after `close`.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a transport is asked for: a far end that begins with this shipment."""
+
+    host: str
+    """Its name, for messages and for the names of processes."""
+    shipment: bytes
+    """The first frame: a pickled `Shipment`. The far end answers it when it has built its host."""
+    device: str
+    """`hosts.<name>.device`."""
+    threads: int
+    """Of torch, at the far end."""
+    address: str | None = None
+    """Of what the transport runs on, where that is a service with an address."""
+    secrets: frozenset[str] = field(default_factory=frozenset[str])
+    """Names of environment variables that the far end must not see."""
+
+
+class Line(Protocol):
+    """A line to a far end that has been started."""
+
+    @property
+    def where(self) -> str:
+        """Whom it leads to, for messages: `process 4711`."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Hand a frame over for sending, and return at once; frames arrive whole, in order, once.
+
+        Of a line that is broken, `Ended` is told; sending on it does nothing.
+        """
+        ...
+
+    def close(self, seconds: float) -> None:
+        """End the far end: it is asked to, and ended the hard way after `seconds`. Returns when it
+        is gone.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """A file of `comas.transports`, or one of the user's own.
+
+    It may define `check(host)` as well, which raises a UserMistake where it cannot work here at
+    all; it is called with `hosts.<name>` before anything is loaded.
+    """
+
+    def start(self, call: Call, heard: Heard, ended: Ended) -> Line:
+        """Start a far end and return at once; UserMistake where it cannot be had."""
+        ...
+
+
+class Shipment(Protocol):
+    """What travels to a far end first."""
+
+    def build(self) -> tuple[Host, Method | None]:
+        """Build a host there; also returns what it learns by, where it does."""
+        ...
+
 
 Answer = tuple[int, bool, Any]
 """The number of what was asked, whether it went well, and the value, or the error."""
 
 
 class State(NamedTuple):
-    """What the near end has to know without asking; with every frame."""
+    """What the near end has to know without asking."""
 
     clock: Mapping[str, float]
     facts: Mapping[str, Any]
-    meter: tuple[int, ...] | None
-    """The counts of `METER`; None where the host has no meter."""
+    meter: Mapping[str, int]
+    """The counts of `METER`; empty where the host has no meter."""
 
 
 class Out(NamedTuple):
@@ -51,14 +115,6 @@ class Out(NamedTuple):
     state: State | None = None
     logged: tuple[int, str] | None = None
     """Level and text of what the far end logged."""
-
-
-class Shipment(Protocol):
-    """What travels to a far end first."""
-
-    def build(self) -> tuple[Host, Method | None]:
-        """Build a host there; also returns what it learns by, where it does."""
-        ...
 
 
 class FarEnd:
@@ -85,8 +141,7 @@ class FarEnd:
             self._tell([(0, False, portable(error))])
             return False
         policies = getattr(self._host, "versions", {})
-        calls = {policy: self._host.calls(policy) for policy in policies}
-        self._tell([(0, True, calls)])
+        self._tell([(0, True, {policy: self._host.calls(policy) for policy in policies})])
         return True
 
     def forward_warnings(self) -> None:
@@ -98,11 +153,10 @@ class FarEnd:
         """Begin what a frame asks for; in the event loop."""
         loop = asyncio.get_running_loop()
         for number, verb, arguments in pickle.loads(frame):
-            if verb == "cancel":
-                if (task := self._tasks.get(number)) is not None:
-                    task.cancel()
-                continue
-            self._tasks[number] = loop.create_task(self._do(number, verb, arguments))
+            if verb != "cancel":
+                self._tasks[number] = loop.create_task(self._do(number, verb, arguments))
+            elif (task := self._tasks.get(number)) is not None:
+                task.cancel()
 
     def close(self) -> None:
         """Give the host's threads and memory back."""
@@ -110,23 +164,33 @@ class FarEnd:
         if self._host is not None:
             self._host.close()
 
+    def log(self, level: int, text: str) -> None:
+        """Tell the near end what was logged here."""
+        self._send(pickle.dumps(Out(logged=(level, text)), protocol=5))
+
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
-        assert verb in OF_HOST + OF_END
+        own = {"learn": self._learn, "sees": self._sees}
         try:
-            value = await getattr(self if verb in OF_END else self._host, verb)(*arguments)
+            answer = number, True, await (own.get(verb) or getattr(self._host, verb))(*arguments)
         except asyncio.CancelledError:
             return  # nobody waits for it
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
-            self._answer(number, False, portable(error))
-        else:
-            self._answer(number, True, value)
+            answer = number, False, portable(error)
         finally:
             del self._tasks[number]
-
-    def _answer(self, number: int, well: bool, value: Any) -> None:
-        self._answers.append((number, well, value))
+        self._answers.append(answer)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send_when_quiet())
+
+    async def _learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+        """Take one step by the method that was shipped."""
+        assert self._host is not None
+        assert self._method is not None, "the near end knows whether the host learns"
+        return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
+
+    async def _sees(self, place: Path) -> bool:
+        """Whether there is such a file or folder on this machine."""
+        return await asyncio.to_thread(place.exists)
 
     async def _send_when_quiet(self) -> None:
         """Send all answers of a batch at once: an engine gives them in one turn of the loop."""
@@ -148,29 +212,13 @@ class FarEnd:
         if host is None:
             return None
         meter: Meter | None = host.meter
-        counts = None if meter is None else tuple(getattr(meter, name) for name in METER)
+        counts = {} if meter is None else {name: getattr(meter, name) for name in METER}
         return State(dict(host.clock()), dict(host.facts()), counts)
 
     def _pulse(self) -> None:
         """Show that this process runs, also while it loads, learns or samples."""
         while not self._over.wait(PULSE):
             self._send(pickle.dumps(Out(state=self._state()), protocol=5))
-
-    def log(self, level: int, text: str) -> None:
-        """Tell the near end what was logged here."""
-        self._send(pickle.dumps(Out(logged=(level, text)), protocol=5))
-
-    # --- verbs
-
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
-        """Take one step by the method that was shipped."""
-        assert self._host is not None
-        assert self._method is not None, "the near end knows whether the host learns"
-        return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
-
-    async def sees(self, place: Path) -> bool:
-        """Whether there is such a file or folder on this machine."""
-        return await asyncio.to_thread(place.exists)
 
 
 class _Forward(logging.Handler):
@@ -189,26 +237,21 @@ def portable(error: BaseException) -> BaseException:
     as a note.
     """
     where = "".join(traceback.format_exception(error)).rstrip()
-    travelling = error
     try:
         again = pickle.loads(pickle.dumps(error))
         whole = type(again) is type(error) and str(again) == str(error)
     except Exception:  # noqa: BLE001 - whatever is against it, words can travel
         whole = False
-    if not whole:
-        travelling = HostFailure(f"{type(error).__name__}: {error}")
-    travelling.__traceback__ = None
-    travelling.__cause__ = None
-    travelling.__context__ = None
+    travelling = error if whole else HostFailure(f"{type(error).__name__}: {error}")
+    travelling.__traceback__ = travelling.__cause__ = travelling.__context__ = None
     travelling.add_note(f"at the far end:\n{where}")
     return travelling
 
 
 def _sendable(answer: Answer) -> Answer:
     """An answer, or why it cannot travel: who asked is not left waiting."""
-    number, _, value = answer
     try:
-        pickle.dumps(value, protocol=5)
+        pickle.dumps(answer[2], protocol=5)
     except Exception as error:  # noqa: BLE001 - as above
-        return number, False, portable(error)
+        return answer[0], False, portable(error)
     return answer

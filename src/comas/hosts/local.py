@@ -1,25 +1,494 @@
-"""The kind of host that has weights in this process: its table, and how it is built: models are
-loaded, a learner and an engine are built on them.
+"""A host in this process: an engine that samples, a learner that trains, a buffer that never
+leaves; and how it is built: models are loaded, a learner and an engine are built on them.
 
-Leaves out: the keys of the table (`hosts.local_table`), the host itself (`hosts.local_host`), what
-a base name means (`models.sources`), configs (`team.build`).
+Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined
+with their payoffs. Leaves out: the keys of its table (`hosts.table`), what a base name means
+(`models.sources`), configs (`team.build`), other machines (remote hosts), other people's models
+(API hosts).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError
 
 from comas.engines.chat import Chat
-from comas.hosts.local_host import LocalHost, in_memory
-from comas.hosts.local_table import MAX_ROWS
-from comas.hosts.local_table import Table as Table
-from comas.hosts.plan import HostPlan
-from comas.machine import in_turn, own_thread, return_large_blocks
+from comas.game.weighing import check_tokens, said_of
+from comas.hosts.plan import HostPlan, Lag
+from comas.hosts.table import MAX_ROWS
+from comas.hosts.table import LocalTable as Table
+from comas.machine import in_turn, own_thread, peak_bytes_of, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
-from comas.seams import Adapter, EngineModule, EnginePlan, Learner, WholeModel
-from comas.types import Meter, Method
+from comas.seams import (
+    TIE,
+    Adapter,
+    Engine,
+    EnginePlan,
+    Learner,
+    Request,
+    Sleeper,
+    Weighing,
+    WholeModel,
+    out_of_memory,
+)
+from comas.types import (
+    Account,
+    Ask,
+    Calls,
+    Fit,
+    Learned,
+    Meter,
+    Method,
+    NoRoom,
+    Payoff,
+    Reply,
+    Row,
+    Sampling,
+    UserMistake,
+)
+
+LOG = logging.getLogger("comas")
+T = TypeVar("T")
+LONG = 20_000
+"""Characters of a prompt beyond which turning it into tokens takes many milliseconds."""
+
+
+class LocalHost:
+    """Owns `policies`; `context` is the number of tokens that prompt and reply share."""
+
+    def __init__(
+        self,
+        name: str,
+        policies: Sequence[str],
+        chat: Chat,
+        engine: Engine,
+        learner: Learner | None,
+        context: int,
+        device: str = "cpu",
+        dtype: str = "float32",
+        *,
+        lags: Mapping[str, Lag] | None = None,
+        meter: Meter | None = None,
+        worker: Executor | None = None,
+    ) -> None:
+        """`lags`: earlier selves among `policies`. `meter` is the one that engine and learner
+        count on; `worker` the thread that the engine samples in, where it reads the learner's
+        weights in place.
+        """
+        self.name = name
+        self.chat = chat
+        self.engine = engine
+        self.learner = learner
+        self.context = context
+        self.device = device
+        self.dtype = dtype
+        self.versions = dict.fromkeys(policies, 0)
+        self.lags = dict(lags or {})
+        self.learned = 0
+        """Learning steps so far: earlier selves follow at multiples."""
+        self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self.halved: dict[str, int] = {}
+        """Keys of the config that were halved for want of memory, and what they are now."""
+        self.meter = meter or Meter()
+        self._buffer: dict[str, dict[str, Row]] = {p: {} for p in policies}
+        """A discussion that is played again after a failure says the same turns again: the later
+        one counts.
+        """
+        self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
+        self._asking = 0
+        self._asked_since = 0.0
+
+    @property
+    def learns(self) -> bool:
+        """Whether it was made with a learner."""
+        return self.learner is not None
+
+    async def fits(
+        self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
+    ) -> Fit:
+        """Whether prompt and reply have room in the context."""
+        if sum(len(message["content"]) for message in messages) > LONG:
+            # others are asked meanwhile; the chat remembers the tokens for `ask`
+            prompt_ids = await asyncio.to_thread(self.chat.encode, messages)
+        else:
+            prompt_ids = self.chat.encode(messages)
+        needed = len(prompt_ids) + sampling.max_tokens
+        return Fit(needed <= self.context, needed, self.context)
+
+    async def ask(self, ask: Ask) -> Reply:
+        """Sample one reply; with `keep` its tokens are filed under the turn's id."""
+        sampling = ask.sampling
+        if ask.keep and (sampling.top_p < 1 or sampling.temperature == 0):
+            raise UserMistake(
+                f"training samples from the whole softmax: top_p is {sampling.top_p}, temperature"
+                f" {sampling.temperature}; set top_p = 1 and temperature > 0"
+            )
+        self._check_kept(ask)
+        request = Request(ask.policy, self.chat.encode(ask.messages), sampling, ask.seed)
+        remedy = (
+            "lower {host}.max_rows or {host}.context"
+            + f" (now {self.context}), or have fewer agents"
+        )
+        done = await self._answered(
+            f"sampling on {self.device}", remedy, lambda: self.engine.sample(request)
+        )
+        if not self.engine.facts.counts:
+            self.meter.replies += 1
+            self.meter.tokens += len(done.token_ids)
+        if not np.isfinite(done.logprobs).all():
+            raise self._broken(ask)
+        self._file(ask, sampling.temperature, request.prompt_ids, done.token_ids, done.logprobs)
+        opened = self.chat.opens(ask.messages)
+        text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
+        return Reply(
+            text,
+            done.finished,
+            self.versions[ask.policy],
+            len(request.prompt_ids),
+            len(done.token_ids),
+            float(done.logprobs.sum(dtype=np.float64)),
+            done.seconds,
+            done.margin,
+            thoughts,
+        )
+
+    async def tell(self, ask: Ask, text: str) -> Reply:
+        """Return `text` as a reply; with `keep` its tokens and an end token are filed."""
+        self._check_kept(ask)
+        prompt_ids = self.chat.encode(ask.messages)
+        reply_ids = self.chat.encode_reply(ask.messages, text)
+        needed = len(prompt_ids) + len(reply_ids)
+        if needed > self.context:
+            raise UserMistake(
+                f"turn {ask.turn}: this demonstration needs {needed} tokens with its prompt, and"
+                f" the context of {self.name}/{ask.policy} has {self.context}: shorten it or leave"
+                f" it out, or raise hosts.{self.name}.context where the base has room"
+            )
+        self._file(ask, 1.0, prompt_ids, reply_ids)
+        version = self.versions[ask.policy]
+        return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+
+    async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
+        """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
+        are filed.
+        """
+        self._check_kept(ask)
+        if not hasattr(self.engine, "weigh"):  # one of somebody's own that samples, and no more
+            raise UserMistake(
+                f"turn {ask.turn}: the engine of host {self.name} ({type(self.engine).__name__})"
+                f" has no `weigh`: take another (hosts.{self.name}.engine), or have words said"
+                " instead"
+            )
+        prompt_ids = self.chat.encode(ask.messages)
+        spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]
+        check_tokens(choices, [ids.tolist() for ids in spelt], ask.turn)
+        needed = len(prompt_ids) + max(map(len, spelt))
+        if needed > self.context:
+            raise NoRoom(
+                f"turn {ask.turn}: the prompt and its longest choice need {needed} tokens, and the"
+                f" context of {self.name}/{ask.policy} has {self.context}: shorten the question, or"
+                f" raise hosts.{self.name}.context where the base has room"
+            )
+        began = time.perf_counter()
+        remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context})"
+        logprobs = await self._answered(
+            f"weighing on {self.device}",
+            remedy,
+            lambda: self.engine.weigh(Weighing(ask.policy, prompt_ids, spelt)),
+        )
+        weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
+        if not np.isfinite(weights).all():
+            raise self._broken(ask)
+        chosen, margin = said_of(weights, ask.sampling.temperature, ask.seed)
+        self.meter.replies += 1
+        self.meter.tokens += len(spelt[chosen])
+        self._file(ask, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
+        return Reply(
+            choices[chosen],
+            True,
+            self.versions[ask.policy],
+            len(prompt_ids),
+            len(spelt[chosen]),
+            weights[chosen],
+            time.perf_counter() - began,
+            margin,
+            weights=weights,
+        )
+
+    def _broken(self, ask: Ask) -> UserMistake:
+        """What is said of weights that give no probabilities."""
+        return UserMistake(
+            f"turn {ask.turn}: the probabilities of policy {self.name}/{ask.policy} are not finite:"
+            " the weights of its base are broken, or too large for their dtype"
+        )
+
+    def calls(self, policy: str) -> Calls | None:
+        """How the chat template of all policies writes calls of tools."""
+        return self.chat.calls
+
+    def _check_kept(self, ask: Ask) -> None:
+        """Refuse to keep a turn where nobody learns."""
+        if ask.keep and self.learner is None:
+            raise UserMistake(
+                f"turn {ask.turn}: host {self.name} was loaded without a learner: nothing is kept"
+                " for learning"
+            )
+
+    def _file(
+        self,
+        ask: Ask,
+        temperature: float,
+        prompt_ids: np.ndarray,
+        reply_ids: np.ndarray,
+        logprobs: np.ndarray | None = None,
+    ) -> None:
+        """File a row of T = prompt + reply tokens, not yet paid, if the turn is kept; `logprobs`
+        are the engine's of the reply, None where no engine read it.
+        """
+        if not ask.keep:
+            return
+        ids_T = np.concatenate([prompt_ids, reply_ids])
+        mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+        row = Row(ask.turn, ask.role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
+        if logprobs is not None:
+            unread = np.zeros(len(prompt_ids), np.float32)
+            row.sampled_logprobs_T = np.concatenate([unread, logprobs])
+        self._buffer[ask.policy][ask.turn] = row
+
+    async def _answered(self, doing: str, remedy: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the engine answers; where memory is too small for the rows that it decodes at once,
+        they are halved, once, and all of them are asked again.
+        """
+        with self._sampling(), in_memory(self.name, doing, remedy):
+            engine: Any = self.engine
+            most: int = getattr(engine, "max_rows", 1)
+            try:
+                return await ask()
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error) or most == 1:
+                    raise
+                if engine.max_rows == most:  # the first to hear of it
+                    if "max_rows" in self.halved:
+                        raise
+                    engine.max_rows = max(1, min(most, self._asking) // 2)
+                    self._halve("max_rows", engine.max_rows)
+            # the error, which holds the tensors of the batch, is gone by now
+            return await ask()
+
+    def _halve(self, key: str, value: int) -> None:
+        self.halved[key] = value
+        LOG.warning(
+            "hosts.%s.%s=%s from now on: there was no memory left for more", self.name, key, value
+        )
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Count seconds in which at least one reply is waited for."""
+        if self._asking == 0:
+            self._asked_since = time.perf_counter()
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            if self._asking == 0:
+                self.seconds["sampling"] += time.perf_counter() - self._asked_since
+
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+        """Join payoffs with rows, take one step per policy, sample from the new weights; empties
+        the buffer.
+        """
+        if self.learner is None:
+            raise UserMistake(
+                f"host {self.name} was loaded without a learner: load it for training"
+            )
+        rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
+        ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
+        for buffer in self._buffer.values():
+            buffer.clear()
+        loop = asyncio.get_running_loop()
+        stats = await loop.run_in_executor(self._worker, self._step, rows, method)
+        if self.engine.facts.margin_known:
+            for policy, own_stats in stats.items():
+                own_stats["near_ties_expected"] = ties[policy]
+        return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
+
+    def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
+        rows = []
+        for payoff in paid:
+            row = self._buffer.get(policy, {}).get(payoff.turn)
+            if row is None:
+                raise KeyError(
+                    f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                    " never said here"
+                )
+            row.reward = payoff.reward
+            row.group = payoff.group
+            rows.append(row)
+        if len({r.turn for r in rows}) != len(paid):
+            raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")
+        return rows
+
+    def _step(
+        self, rows: Mapping[str, Sequence[Row]], method: Method
+    ) -> dict[str, dict[str, float]]:
+        assert self.learner is not None
+        began = time.perf_counter()
+        remedy = (
+            "lower {host}.tokens_per_pass or {host}.context"
+            + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
+        )
+        self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
+        if isinstance(self.engine, Sleeper):
+            self.engine.sleep()
+        with in_memory(self.name, f"learning on {self.device}", remedy):
+            stats = self.learner.step(rows, method)
+            recipe = getattr(self.learner, "recipe", None)
+            if recipe is not None and recipe.halved and "tokens_per_pass" not in self.halved:
+                self._halve("tokens_per_pass", recipe.tokens_per_pass)
+            for policy, own_stats in stats.items():
+                self.versions[policy] += own_stats["updates"] > 0
+            self._publish([*stats, *self._follow()])
+        self.seconds["learning"] += time.perf_counter() - began
+        return stats
+
+    def _follow(self) -> list[str]:
+        """Give earlier selves whose time has come the weights of their policies."""
+        assert self.learner is not None
+        self.learned += 1
+        due = [name for name, lag in self.lags.items() if self.learned % lag.steps == 0]
+        for name in due:
+            leader = self.lags[name].policy
+            self.learner.copy(leader, name)
+            self.versions[name] = self.versions[leader]
+        return due
+
+    def _publish(self, policies: Iterable[str]) -> None:
+        """Have the engine sample from the learner's weights of these policies."""
+        assert self.learner is not None
+        weights = self.learner.weights()
+        for policy in policies:
+            self.engine.publish(policy, weights[policy], self.versions[policy])
+
+    async def save(self, path: Path) -> None:
+        """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
+        versions.
+        """
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+        except SafetensorError as error:  # a full disk, in the words of another language
+            raise OSError(f"{path}: {error}") from error
+        for policy in self.versions:
+            self.chat.tokenizer.save_pretrained(path / policy)
+        record: dict[str, Any] = {"versions": self.versions}
+        if self.lags:
+            record["learned"] = self.learned
+        (path / f"{self.name}.json").write_text(json.dumps(record))
+
+    async def load(self, path: Path) -> None:
+        """The inverse of `save`."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner")
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._worker, self.learner.load, path)
+        record = json.loads((path / f"{self.name}.json").read_text())
+        self.versions = record["versions"]
+        self.learned = record.get("learned", 0)
+        self._publish(self.versions)
+
+    def clock(self) -> Mapping[str, float]:
+        """Seconds in which the engine, or the learner, worked."""
+        return dict(self.seconds)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Tell the device with its peak, the dtype of sampling and of learning, and what the engine
+        promises of its texts.
+        """
+        library = self.engine.facts.library
+        return {
+            **({"engine": library} if library else {}),
+            "device": self.device,
+            "dtype": self.dtype,
+            "context": self.context,
+            "peak_bytes": peak_bytes_of(self.device),
+            "deterministic": self.engine.facts.deterministic,
+            "margin_known": self.engine.facts.margin_known,
+            "halved": dict(self.halved),
+        }
+
+    def account(self) -> Account:
+        """Nothing is paid for."""
+        return {}
+
+    def close(self) -> None:
+        """End the engine and the worker thread."""
+        self.engine.close()
+        self._worker.shutdown(wait=True)
+
+
+@contextmanager
+def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
+    """Tell of memory that runs out in here in one line that says which keys of the host help;
+    `remedy` may name them as `{host}.context`.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        said = f" ({reason})" if reason else ""
+        raise UserMistake(
+            f"host {host}: out of memory while {doing}{said}: {remedy.format(host=f'hosts.{host}')}"
+        ) from error
+
+
+def expected_ties(rows: Sequence[Row]) -> float:
+    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that
+    were drawn.
+
+    A draw is uniform within the interval of its token, whose width is its probability p: it lies
+    within TIE of an end with probability min(1, 2 TIE / p). A large vocabulary has many narrow
+    intervals, and so many near-ties.
+    """
+    sampled = [
+        row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None
+    ]
+    sampled = [logprobs for logprobs in sampled if len(logprobs)]
+    if not sampled:
+        return 0.0
+    near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
+    starts = np.cumsum([0, *map(len, sampled[:-1])])
+    return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
+
+
+def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Turn -> mean advantage and mean KL, log(pi / pi_ref), of its generated tokens; the KL is 0
+    without a reference. Turns with advantages that are not finite are left out.
+    """
+    facts: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row.advantages_T is None or not np.isfinite(row.advantages_T).all():
+            continue
+        kl = 0.0
+        if row.ref_logprobs_T is not None:
+            kl = float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
+        facts[row.turn] = float(row.advantages_T[row.mask_T].mean()), kl
+    return facts
+
 
 LOG = logging.getLogger("comas")
 
@@ -40,7 +509,7 @@ def build(plan: HostPlan[Table]) -> LocalHost:
 def _build(plan: HostPlan[Table]) -> LocalHost:
     from comas.engines import auto
     from comas.learners.lora.learner import AdapterLearner
-    from comas.learners.lora.loading import load_population
+    from comas.learners.lora.peft_folder import load_population
     from comas.learners.whole import FullLearner
 
     table = plan.table
@@ -119,31 +588,14 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     )
 
 
-def make_local_host(
-    name: str,
-    bases: Mapping[str, str],
-    *,
-    method: Method | None = None,
-    recipe: Any = None,
-    engine: EngineModule | None = None,
-    under: str | None = None,
-    shapes: Mapping[str, Any] | None = None,
-    **keys: Any,
-) -> LocalHost:
+def make_local_host(name: str, bases: Mapping[str, str], **keys: Any) -> LocalHost:
     """Build a host without a config: policies with these bases; with `method` and `recipe` also a
-    learner. `keys` are those of its table, such as `device`; the rest is as in `HostPlan`.
+    learner. `keys` are fields of `HostPlan`, or keys of its table, such as `device`.
     """
-    plan = HostPlan(
-        name=name,
-        table=Table(**keys),
-        policies=bases,
-        method=method,
-        recipe=recipe,
-        engine=engine,
-        under=under,
-        shapes=shapes,
-    )
-    return build(plan)
+    of_plan = {field.name for field in fields(HostPlan)}
+    planned = {key: value for key, value in keys.items() if key in of_plan}
+    table = Table(**{key: value for key, value in keys.items() if key not in of_plan})
+    return build(HostPlan(name=name, table=table, policies=bases, **planned))
 
 
 def _embeddings(models: list[Any]) -> int:

@@ -15,16 +15,15 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.engines.batcher import QUIET, quiet
-from comas.hosts.far_end import METER, Out, State
-from comas.hosts.line import Line
+from comas.hosts.far_end import Answer, Line, Out, State
+from comas.sync import quiet
 from comas.types import (
     Account,
     Ask,
@@ -47,21 +46,17 @@ STARTING = 120.0
 """Seconds until the first sign of life, at least: a process begins to run."""
 CLOSING = 10.0
 """Seconds in which a far end has to give its memory back."""
-Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class RemoteHost:
     """A host whose weights, engine and learner are at the far end of a line.
 
-    Made first; then `dial` gives it its line, and `ready` waits for the far end.
+    Made first; then `dial` gives it its line, and `ready` waits for the far end. One event loop at
+    a time asks.
     """
 
     def __init__(
-        self,
-        name: str,
-        method: Method | None,
-        patience: float,
-        device: str = "auto",
+        self, name: str, method: Method | None, patience: float, device: str = "auto"
     ) -> None:
         """`method` is what it learns by; `patience` the seconds without a sign of life after which
         the far end counts as lost; `device` is how the near end calls its device.
@@ -74,10 +69,12 @@ class RemoteHost:
         self._line: Line | None = None
         self._ready: Future[Mapping[str, Calls | None]] = Future()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Waiting] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        """Number of what the loop asked -> what comes of it."""
         self._requests: list[tuple[int, str, Sequence[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
-        self._state = State({"sampling": 0.0, "learning": 0.0}, {}, None)
+        self._state = State({"sampling": 0.0, "learning": 0.0}, {}, {})
         self._heard_at = time.monotonic()
         self._heard = False
         self._lost: HostLost | None = None
@@ -111,20 +108,11 @@ class RemoteHost:
             LOG.log(out.logged[0], "host %s: %s", self.name, out.logged[1])
         if out.state is not None:
             self._state = out.state
-            for name, count in zip(METER, out.state.meter or (), strict=False):
-                setattr(self.meter, name, count)
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[int, bool, Any]]] = {}
-        for answer in out.answers:
-            number, well, value = answer
-            if number == 0:
-                self._built(well, value)
-                continue
-            waiting = self._waiting.get(number)
-            if waiting is not None:
-                by_loop.setdefault(waiting[0], []).append(answer)
-        for loop, answers in by_loop.items():
-            with suppress(RuntimeError):  # a loop that was closed: nobody waits there any more
-                loop.call_soon_threadsafe(self._settle, answers)
+            vars(self.meter).update(out.state.meter)
+        if out.answers and out.answers[0][0] == 0:
+            self._built(*out.answers[0][1:])
+        elif out.answers:
+            self._in_loop(self._settle, out.answers)
 
     def end(self, words: str) -> None:
         """Take the end of the line; in any thread. Whoever waits is told, and who asks later."""
@@ -133,22 +121,25 @@ class RemoteHost:
                 return
             whom = "" if self._line is None else f" ({self._line.where})"
             self._lost = HostLost(f"host {self.name}{whom} is lost: {words}")
-        with suppress(InvalidStateError):  # it had been built
-            self._ready.set_exception(self._gone())
-        for loop in {loop for loop, _ in list(self._waiting.values())}:
+        self._built(False, self._gone())
+        self._in_loop(self._fail)
+
+    def _in_loop(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something in the loop that asked; of one that was closed nobody waits any more."""
+        if self._loop is not None:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._fail, loop)
+                self._loop.call_soon_threadsafe(work, *arguments)
 
     def _built(self, well: bool, value: Any) -> None:
-        with suppress(InvalidStateError):  # it was given up
+        with suppress(InvalidStateError):  # it had been built, or was given up
             if well:
                 self._ready.set_result(value)
             else:
                 self._ready.set_exception(value)
 
-    def _settle(self, answers: Sequence[tuple[int, bool, Any]]) -> None:
+    def _settle(self, answers: Sequence[Answer]) -> None:
         for number, well, value in answers:
-            _, future = self._waiting.pop(number, (None, None))
+            future = self._waiting.pop(number, None)
             if future is None or future.done():
                 continue
             if well:
@@ -156,12 +147,8 @@ class RemoteHost:
             else:
                 future.set_exception(value)
 
-    def _fail(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number, (of_loop, future) in list(self._waiting.items()):
-            if of_loop is loop:
-                del self._waiting[number]
-                if not future.done():
-                    future.set_exception(self._gone())
+    def _fail(self) -> None:
+        self._settle([(number, False, self._gone()) for number in self._waiting])
 
     def _gone(self) -> HostLost:
         """A fresh error for each that waits: one that is raised twice gathers two tracebacks."""
@@ -186,15 +173,19 @@ class RemoteHost:
             raise self._gone()
         assert self._line is not None
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._waiting = {}
+            self._requests = []
+            self._sender = None
         future: asyncio.Future[Any] = loop.create_future()
         number = next(self._numbers)
-        self._waiting[number] = loop, future
+        self._waiting[number] = future
         self._requests.append((number, verb, arguments))
-        sender = self._sender
-        if sender is None or sender.done() or sender.get_loop() is not loop:
+        if self._sender is None or self._sender.done():
             self._sender = loop.create_task(self._send_when_quiet())
         if self._lost is not None:  # in the meantime, in another thread
-            self._fail(loop)
+            self._fail()
         try:
             return await future
         except asyncio.CancelledError:
@@ -203,7 +194,7 @@ class RemoteHost:
             raise
 
     async def _send_when_quiet(self) -> None:
-        await quiet(lambda: len(self._requests), QUIET)
+        await quiet(lambda: len(self._requests))
         requests = [request for request in self._requests if request[0] in self._waiting]
         self._requests = []
         assert self._line is not None

@@ -2,15 +2,27 @@
 
 Each kind declares its own beside its `build`, as a class `Table` that derives from this one. Leaves
 out: reading them (`config.schema`).
+
+
+Keys of a host with weights in this process.
+
+In a file of its own, so that a config is read without what hosts are made of. Leaves out: building
+it (`hosts.local`).
+
+
+Keys of a host behind an API.
+
+Leaves out: building it (`hosts.api`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Key(Enum):
@@ -73,3 +85,135 @@ class OwnTable(HostTable):
 
     own: bool = False
     """Whether it is one; written by `comas.train`, not by hand."""
+
+
+TOKENS_PER_PASS = 8192
+"""Of seed models, and the most that other bases get by default."""
+MAX_ROWS = 512
+"""The same of rows that are decoded at once."""
+
+
+def _current_name(engine: Any) -> Any:
+    """Runs from before engines had names say `torch` for what is `auto` now."""
+    return "auto" if engine == "torch" else engine
+
+
+def _device_name(device: str) -> str:
+    """A name that torch could know; whether there is such a device is asked where it is used."""
+    if re.fullmatch(r"[a-z]+(:\d+)?", device) is None:
+        raise ValueError("wanted is auto, cpu, mps, cuda or cuda:<number>, such as cuda:1")
+    return device
+
+
+class LocalTable(HostTable):
+    """What is trained, how it is sampled, and what bounds its memory."""
+
+    learner: Literal["full", "adapters"] | None = None
+    """What of a policy is trained: all of it, or an adapter on a base that the host's policies
+    share; None is full for seed models (and runs that trained them so), otherwise adapters.
+    """
+    rank: Annotated[int | None, Key.OF_ADAPTERS] = Field(None, ge=1)
+    """Of adapters; None is 16, or what an adapter has that is the base."""
+    alpha: Annotated[float | None, Key.OF_ADAPTERS] = Field(None, gt=0)
+    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
+    the base.
+    """
+    targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
+    """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
+    engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
+    """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
+    for small plain Llamas of one shape on a CPU, otherwise hf.
+    """
+    prove_every: int = Field(4, ge=1)
+    """Log-probs of fixed tokens are compared with the learner's at each so many-th publish of an
+    adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.
+    """
+    device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
+    """`cpu`, `cuda`, `cuda:1` ..., `mps` (an Apple GPU); auto takes a GPU where there is one."""
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Key.OF_WEIGHTS] = "auto"
+    """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new
+    run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps it.
+
+    Trained weights are float32 always.
+    """
+    context: Annotated[int | None, Key.OF_WEIGHTS] = Field(None, ge=16)
+    """Tokens that prompt and reply share; None is what the base has room for."""
+    thinking: Annotated[bool | None, Key.OF_WEIGHTS] = None
+    """Whether models that can think before they answer do so; None is what their template says."""
+    max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)
+    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`estimate`)."""
+    correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
+        "token_truncate"
+    )
+    """What is done where engine and learner are further apart than rounding: a function of
+    `comas.objective.corrections`.
+    """
+    old_logprobs: Literal["recomputed", "first_pass", "sampled"] | None = None
+    """What the probability ratio of the loss, and the KL, call the old policy: `recomputed` is the
+    learner's own forward pass before the first update; `first_pass` the same numbers from the
+    passes that learn, where a step has one update and credit needs no row's log-probs for another,
+    which spares a forward pass; `sampled` what the engine said while it sampled, which spares it
+    always. None is recomputed for seed models, otherwise first_pass.
+    """
+    tokens_per_pass: Annotated[int | None, Key.BOUNDS] = Field(None, ge=64)
+    """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
+    TOKENS_PER_PASS for seed models, otherwise what fits (`estimate`), on a CPU no more than needed
+    to be quick.
+    """
+    checkpointing: Annotated[bool | None, Key.BOUNDS] = None
+    """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
+    otherwise only where passes do not fit without (`estimate`).
+    """
+    share_prompts: bool | None = None
+    """Whether the learner reads replies to the same prompt behind one copy of it, where the family
+    can: the same log-probs but for rounding. None is false for seed models, otherwise true.
+    """
+    lr: float | None = Field(None, gt=0)
+    """Overrides the shared one."""
+    where: Annotated[Place, Key.CHANGES, Key.OWN_FILE] = "here"
+    """The process that it lives in: `here` is this one; `process` a child of this one, `ray` an
+    actor; or a file with `start(call, heard, ended)`.
+    """
+    threads: Annotated[int | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, ge=1, le=4096)
+    """Of torch, where it lives elsewhere; None is the run's number, or its share of the CPUs."""
+    patience: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
+    """Seconds without a sign of life after which a host elsewhere counts as lost."""
+    address: Annotated[str | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, min_length=1)
+    """Of the service that `where` names, such as a Ray cluster that runs; None starts one here, or
+    takes what the service's own environment variable says.
+    """
+    trust_remote_code: Annotated[bool, Key.OF_WEIGHTS] = False
+
+
+Price = Annotated[float, Field(ge=0)]
+
+
+class ApiTable(HostTable):
+    """Where it is reached, how it is asked, and what it may cost."""
+
+    api: str | None = Field(None, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")
+    """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
+    key_env: Annotated[str | None, Key.CHANGES, Key.OF_API] = Field(
+        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+    )
+    """Name of the environment variable that holds the key; never the key."""
+    concurrency: Annotated[int, Key.CHANGES] = Field(16, ge=1)
+    """Requests at once."""
+    timeout: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
+    """Seconds for one request."""
+    retries: Annotated[int, Key.CHANGES] = Field(5, ge=0)
+    logprobs: bool = False
+    """Whether the endpoint is asked for them."""
+    price: Annotated[tuple[Price, Price] | None, Key.CHANGES, Key.OF_API] = None
+    """Of a million prompt tokens, and of a million generated ones."""
+    budget_tokens: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_API] = (
+        Field(None, ge=1)
+    )
+    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops.
+
+    `none` is no budget.
+    """
+    budget_money: Annotated[
+        float | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_API
+    ] = Field(None, gt=0)
+    """The same in the unit of `price`."""

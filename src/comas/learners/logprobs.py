@@ -20,7 +20,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from comas.learners.packs import Layout, in_packs, one_by_one
+from comas.learners.passes import Layout, in_packs, one_by_one
 from comas.types import Row
 
 LOGITS = 2**25

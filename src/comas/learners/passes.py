@@ -1,18 +1,230 @@
-"""Forward passes: which rows go into one together, and their arrays as tensors.
+"""Forward passes: which rows go into one together, and how they lie in it: apart, or behind one
+copy of the prompt that they begin with.
 
-Leaves out: what is done in a pass.
+Replies to one question differ, their prompt does not: in a pack it stands once, and every reply
+sees it and itself. Attention is told so by a mask, and each token keeps the position that it had.
+Log-probs are the same but for rounding, and so are gradients. Leaves out: families whose layers
+look back a limited way, or not by attention (`can_share`); what is done in a pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from comas.learners.packs import pack_length, packs_of
 from comas.types import Row
+
+LONGEST = 1024
+"""Tokens of a pack of several rows, at most: attention grows with the square of them."""
+PAD = -1
+"""The segment of padding; that of the prompt is 0, those of replies are 1 and more."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A batch as a model reads it, and where the generated tokens of its rows are in it."""
+
+    given: dict[str, torch.Tensor]
+    """What the model is called with."""
+    sources_N: torch.Tensor
+    """Place, in the flattened batch, of the token before each generated one."""
+    ids_N: torch.Tensor
+    """The generated tokens."""
+    rows_N: np.ndarray
+    """The row of each."""
+    places_N: torch.Tensor
+    """Its place in the flattened log-probs (B, T)."""
+    shape: tuple[int, int]
+    """(B, T): rows, and tokens of the longest."""
+
+
+def one_by_one(rows: Sequence[Row], pad_id: int, device: Any) -> Layout:
+    """Every row apart, padded on the right."""
+    lengths = [len(row.token_ids_T) for row in rows]
+    shape = (len(rows), max(lengths))
+    ids = np.full(shape, pad_id)
+    mask = np.zeros(shape, dtype=bool)
+    for i, row in enumerate(rows):
+        ids[i, : lengths[i]] = row.token_ids_T
+        mask[i, : lengths[i]] = row.mask_T
+    places = np.flatnonzero(mask)
+    attend = np.arange(shape[1]) < np.array(lengths)[:, None]
+    places_N = torch.from_numpy(places).to(device)
+    return Layout(
+        {
+            "input_ids": torch.from_numpy(ids).to(device),
+            "attention_mask": torch.from_numpy(attend.astype(int)).to(device),
+        },
+        places_N - 1,
+        torch.from_numpy(ids.reshape(-1)[places]).to(device),
+        places // shape[1],
+        places_N,
+        shape,
+    )
+
+
+def in_packs(
+    rows: Sequence[Row], packs: Sequence[Sequence[int]], pad_id: int, model: Any
+) -> Layout:
+    """Rows of each pack behind one copy of their prompt; packs are padded on the right."""
+    shape = (len(rows), max(len(row.token_ids_T) for row in rows))
+    lengths = [pack_length(rows, pack) for pack in packs]
+    wide = (len(packs), max(lengths))
+    ids = np.full(wide, pad_id)
+    segments = np.full(wide, PAD)
+    positions = np.zeros(wide, dtype=np.int64)
+    sources: list[np.ndarray] = []
+    places: list[np.ndarray] = []
+    for number, pack in enumerate(packs):
+        prompt = prompt_length(rows[pack[0]])
+        ids[number, :prompt] = rows[pack[0]].token_ids_T[:prompt]
+        segments[number, :prompt] = 0
+        positions[number, :prompt] = np.arange(prompt)
+        at = prompt
+        for segment, i in enumerate(pack, start=1):
+            reply = rows[i].token_ids_T[prompt:]
+            own = np.arange(at, at + len(reply))
+            ids[number, own] = reply
+            segments[number, own] = segment
+            positions[number, own] = prompt + np.arange(len(reply))
+            before = np.concatenate([[prompt - 1], own[:-1]])
+            sources.append(number * wide[1] + before)
+            places.append(i * shape[1] + prompt + np.arange(len(reply)))
+            at += len(reply)
+    # in the order of (B, T), as rows that stand apart have it
+    all_places = np.concatenate(places)
+    order = np.argsort(all_places, kind="stable")
+    all_places = all_places[order]
+    all_sources = np.concatenate(sources)[order]
+    device = model.device
+    rows_N = all_places // shape[1]
+    columns = all_places % shape[1]
+    generated = [rows[i].token_ids_T[t] for i, t in zip(rows_N, columns, strict=True)]
+    return Layout(
+        {
+            "input_ids": torch.from_numpy(ids).to(device),
+            "attention_mask": _mask(segments, model),
+            "position_ids": torch.from_numpy(positions).to(device),
+        },
+        torch.from_numpy(all_sources).to(device),
+        torch.from_numpy(np.array(generated)).to(device),
+        rows_N,
+        torch.from_numpy(all_places).to(device),
+        shape,
+    )
+
+
+def _mask(segments_SL: np.ndarray, model: Any) -> torch.Tensor:
+    """Which tokens see which, (S, 1, L, L): the prompt and their own reply, as far as it is before
+    them; padding sees itself, so that its states are numbers.
+    """
+    of_tokens = torch.from_numpy(segments_SL).to(model.device)
+    queries = of_tokens[:, :, None]
+    keys = of_tokens[:, None, :]
+    width = of_tokens.shape[1]
+    causal = torch.ones(width, width, dtype=torch.bool, device=model.device).tril()
+    seen = causal & (keys != PAD) & ((keys == 0) | (keys == queries))
+    seen = (seen | torch.eye(width, dtype=torch.bool, device=model.device))[:, None]
+    if model.config._attn_implementation == "sdpa":
+        return seen
+    lowest = torch.finfo(model.dtype).min
+    return torch.zeros(seen.shape, dtype=model.dtype, device=model.device).masked_fill(
+        ~seen, lowest
+    )
+
+
+def prompt_length(row: Row) -> int:
+    """Tokens before the first generated one."""
+    return int(row.mask_T.argmax())
+
+
+def pack_length(rows: Sequence[Row], pack: Sequence[int]) -> int:
+    """Tokens of a pack: of one prompt and all replies."""
+    prompt = prompt_length(rows[pack[0]])
+    return prompt + sum(len(rows[i].token_ids_T) - prompt for i in pack)
+
+
+def packs_of(policies: Sequence[str], rows: Sequence[Row], most: int) -> list[list[int]]:
+    """Rows of one policy and one prompt together, up to `most` tokens (or LONGEST), in the order of
+    the first of them; a row whose reply is not its end stays alone.
+    """
+    most = min(most, LONGEST)
+    packs: list[list[int]] = []
+    open_packs: dict[tuple[str, bytes], list[int]] = {}
+    lengths: dict[int, int] = {}
+    for i, (policy, row) in enumerate(zip(policies, rows, strict=True)):
+        prompt = prompt_length(row)
+        key = policy, row.token_ids_T[:prompt].tobytes()
+        pack = open_packs.get(key)
+        reply = len(row.token_ids_T) - prompt
+        shared = prompt > 0 and bool(row.mask_T[prompt:].all())
+        if pack is not None and shared and lengths[id(pack)] + reply <= most:
+            pack.append(i)
+            lengths[id(pack)] += reply
+            continue
+        pack = [i]
+        packs.append(pack)
+        if shared:
+            open_packs[key] = pack
+            lengths[id(pack)] = prompt + reply
+    return packs
+
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+"""Relative distance of hidden states, in a pack and apart."""
+
+
+@torch.no_grad()
+def can_share(model: Any) -> bool:
+    """Whether this family reads a pack as it reads its rows: all layers see everything before them
+    by attention. Tried on a few tokens.
+
+    Rows in a pack must come out as they do alone, and what one reply says must not change another's
+    states by a single bit.
+    """
+    text = model.config.get_text_config()
+    if getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None):
+        return False
+    if set(getattr(text, "layer_types", None) or ("full_attention",)) != {"full_attention"}:
+        return False
+    body = model._modules.get(model.base_model_prefix)
+    if body is None:
+        return False
+    try:
+        return _reads_packs(model, body)
+    except Exception:  # noqa: BLE001 - whatever fails, this family takes no mask of packs
+        return False
+
+
+def _reads_packs(model: Any, body: Any) -> bool:
+    rows = [_trial([5, 6, 7], [8, 9]), _trial([5, 6, 7], [10, 11, 12])]
+    others = [_trial([5, 6, 7], [13, 4]), rows[1]]
+    apart = one_by_one(rows, 0, model.device)
+    wanted = _states(body, apart)
+    packed = in_packs(rows, [[0, 1]], 0, model)
+    states = _states(body, packed)
+    changed = _states(body, in_packs(others, [[0, 1]], 0, model))
+    second = packed.rows_N == 1
+    unmoved = torch.equal(states[second], changed[second])
+    distance = (states - wanted).norm() / wanted.norm()
+    return unmoved and bool(distance <= TOLERANCE[model.dtype])
+
+
+def _trial(prompt: Sequence[int], reply: Sequence[int]) -> Row:
+    ids = np.array([*prompt, *reply])
+    mask = np.arange(len(ids)) >= len(prompt)
+    return Row("trial", "trial", 1.0, ids, mask, np.zeros(len(ids), np.float32))
+
+
+def _states(body: Any, layout: Layout) -> torch.Tensor:
+    """Hidden states (N, D) that predict the generated tokens."""
+    hidden = body(**layout.given, use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, layout.sources_N)
+
 
 SPREAD = 1.25
 FULL = 512

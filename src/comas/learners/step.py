@@ -5,84 +5,408 @@ The old policy is the learner's own recomputation, fixed before the first miniba
 of one update made by the passes that learn; the engine's log-probs are kept to measure the gap,
 which an importance weight corrects where it exceeds a tolerance. Terms are divided by each
 policy's own token count over the whole optimizer step, so that policies may share passes. Leaves
-out: who holds weights.
+out: who holds weights, the forms of the correction (`objective.corrections`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any, NamedTuple
 
-from comas.learners.at_once import at_once
-from comas.learners.gradients import apply, gradients
-from comas.learners.learning_batch import LearningBatch, Weights
-from comas.learners.old_policy import logprobs, measure_gaps, recompute, refer
-from comas.learners.passes import Owned
+import numpy as np
+import torch
+
+from comas.learners.logprobs import Halves, token_logprobs
+from comas.learners.passes import Owned, packs_in, pad, passes
+from comas.learners.precision import recomputing
+from comas.learners.recipe import Recipe
+from comas.objective import corrections
+from comas.objective.corrections import Correction
+from comas.objective.credit import in_parts
+from comas.objective.losses import Batch
 from comas.seams import out_of_memory
-from comas.types import Method, Row
+from comas.types import Meter, Method, Row
+
+Prepare = Callable[[Sequence[Owned], torch.Tensor], None]
+"""Gets the rows of a pass and their log-probs, (B, T)."""
+InParts = Callable[[Sequence[int]], list[np.ndarray]]
+"""Places among a policy's rows -> their advantages, (T,) each."""
+
+
+class Holder(ABC):
+    """Whoever holds the weights of one or more policies, as a step needs them."""
+
+    shares: bool
+    """Whether rows that begin with the same prompt are read behind one copy of it."""
+
+    def __init__(self, recipe: Recipe, pad_id: int, meter: Meter | None) -> None:
+        self.recipe = recipe
+        self.pad_id = pad_id
+        self.meter = meter or Meter()
+        """Counts rows as they are read and learnt from."""
+        self.corrected: set[str] = set()
+        """Policies whose gap to the engine was above the tolerance in their last step."""
+        self.optimizers: dict[str, torch.optim.AdamW] = {}
+
+    @abstractmethod
+    def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
+        """Log-probs of the rows' generated tokens, (B, T), 0 outside the mask; with gradients if
+        they are switched on.
+        """
+
+    @abstractmethod
+    def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
+        """Add the gradients of a loss that was made from `forward(owned)`."""
+
+    @abstractmethod
+    def finish(self, policy: str, loss: float) -> float | None:
+        """Clip and apply a policy's gradients and forget them; their norm. None, and no change at
+        all, where it or the loss is not finite.
+        """
+
+    def logprobs(
+        self, policy: str, rows: Sequence[Row], reference: bool = False
+    ) -> list[np.ndarray]:
+        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
+        outside the mask.
+        """
+        return logprobs(self, [(policy, row) for row in rows], reference)
+
+    def rate(self, policy: str, scale: float) -> None:
+        """Set a policy's learning rate to `scale` times its recipe's."""
+        for group in self.optimizers[policy].param_groups:
+            group["lr"] = self.recipe.rate(policy) * scale
+
+    def parts(self, owned: Sequence[Owned]) -> list[list[int]]:
+        """Places of these rows, pass by pass."""
+        return passes(owned, self.recipe.tokens_per_pass, self.shares)
+
+    def packs(self, owned: Sequence[Owned]) -> list[list[int]] | None:
+        """Places of the rows of a pass that are read behind one prompt; None where none are."""
+        return packs_in(owned, self.recipe.tokens_per_pass, self.shares)
+
+    def read(
+        self,
+        model: Any,
+        halves: Halves | None,
+        owned: Sequence[Owned],
+        packs: list[list[int]] | None,
+    ) -> torch.Tensor:
+        """Log-probs that a model gives these rows, (B, T)."""
+        again = self.recipe.checkpointing and torch.is_grad_enabled()
+        with recomputing(model) if again else nullcontext():
+            rows = [row for _, row in owned]
+            return token_logprobs(model, halves, rows, self.pad_id, packs=packs)
+
+
+class Update(NamedTuple):
+    """An optimizer step that was taken."""
+
+    loss: float
+    grad_norm: float
 
 
 def learn(
-    weights: Weights, rows: Mapping[str, Sequence[Row]], method: Method
+    weights: Holder, rows: Mapping[str, Sequence[Row]], method: Method
 ) -> dict[str, dict[str, float]]:
     """One learning step for these policies together; statistics per policy.
 
     Where there is no memory left before anything was updated, passes are halved, once, and the step
     is taken anew.
     """
-    batch = LearningBatch(weights, rows, method)
+    step = Step(weights, rows, method)
     try:
-        return _learn(batch)
+        return step.take()
     except (MemoryError, RuntimeError) as error:
         recipe = weights.recipe
-        if not out_of_memory(error) or recipe.halved or batch.applied:
+        if not out_of_memory(error) or recipe.halved or step.applied:
             raise
     # the error, which holds the tensors of the pass, is gone by now
-    for policy in batch.policies:
+    for policy in step.policies:
         weights.finish(policy, math.nan)  # forgets the gradients
-    whole = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in batch.owned))
+    whole = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in step.owned))
     weights.recipe = replace(recipe, tokens_per_pass=max(64, whole // 2), halved=True)
-    return _learn(LearningBatch(weights, rows, method))
+    return Step(weights, rows, method).take()
 
 
-def _learn(batch: LearningBatch) -> dict[str, dict[str, float]]:
-    weights = batch.weights
-    method = batch.method
-    for policy in batch.policies:
-        weights.rate(policy, method.lr_scale)
-    refer(batch)
-    if not at_once(batch):
-        recompute(batch)
-        measure_gaps(batch)
-        update(batch)
-    return {policy: batch.stats(policy) for policy in batch.policies}
+class Step:
+    """The rows of a step on their way through its phases."""
+
+    def __init__(self, weights: Holder, rows: Mapping[str, Sequence[Row]], method: Method) -> None:
+        self.weights = weights
+        self.rows = rows
+        self.method = method
+        self.policies = sorted(rows)
+        self.owned = [(policy, row) for policy in self.policies for row in rows[policy]]
+        self.sampled = weights.recipe.old_logprobs == "sampled"
+        """Whether the old policy is what the engine said."""
+        self.updates_once = method.epochs == method.minibatches == 1
+        """Whether there is only one update, whose policy is the old one."""
+        self.gaps: dict[str, dict[str, float]] = {}
+        """Policy -> how far the engine's log-probs were from the learner's, once that is known."""
+        self.importance: dict[str, np.ndarray] = {}
+        """Turn -> importance weights (T,) that correct a gap above the tolerance."""
+        self.graphs: list[torch.Tensor] | None = None
+        """Log-probs of the passes of a step that takes only one update, with gradients."""
+        self.applied = False
+        """Whether an update has begun."""
+        self.updates: dict[str, list[Update | None]] = {policy: [] for policy in self.policies}
+        """Policy -> its updates; None for one that was skipped."""
+
+    def take(self) -> dict[str, dict[str, float]]:
+        """Go through all phases; statistics per policy."""
+        for policy in self.policies:
+            self.weights.rate(policy, self.method.lr_scale)
+        self._refer()
+        if not self._at_once():
+            self._recompute()
+            self._measure_gaps()
+            self._update()
+        return {policy: self._stats(policy) for policy in self.policies}
+
+    def _refer(self) -> None:
+        """Set `ref_logprobs_T` of rows whose role has a KL or a reference."""
+        roles = {role for role, beta in self.method.kl.items() if beta}
+        roles.update(self.method.reference)
+        referred = [(policy, row) for policy, row in self.owned if row.role in roles]
+        references = logprobs(self.weights, referred, reference=True)
+        for (_, row), reference_T in zip(referred, references, strict=True):
+            row.ref_logprobs_T = reference_T
+
+    # --- the old policy
+
+    def _recompute(self) -> None:
+        """Set `logprobs_T` of all rows: to the learner's own, of a step that takes only one update
+        from forward passes that are kept for its backward where that needs not too much room; or to
+        what the engine said, of rows whose words were given, which no engine has sampled, to what
+        the learner says.
+        """
+        unsampled = self.owned
+        if self.sampled:
+            for _, row in self.owned:
+                if row.sampled_logprobs_T is not None:
+                    row.logprobs_T = row.sampled_logprobs_T.copy()
+            unsampled = [(p, row) for p, row in self.owned if row.sampled_logprobs_T is None]
+        elif self.updates_once and self._fits_in_a_pass():
+            parts = self.weights.parts(self.owned)
+            self.graphs = [self.weights.forward([self.owned[i] for i in part]) for part in parts]
+            for part, graph in zip(parts, self.graphs, strict=True):
+                _take_own([self.owned[i] for i in part], graph)
+            return
+        for (_, row), own_T in zip(unsampled, logprobs(self.weights, unsampled), strict=True):
+            row.logprobs_T = own_T
+
+    def _fits_in_a_pass(self) -> bool:
+        """Whether all passes together have no more padded tokens than one may have."""
+        lengths = [len(row.token_ids_T) for _, row in self.owned]
+        parts = self.weights.parts(self.owned)
+        padded = sum(len(part) * max(lengths[i] for i in part) for part in parts)
+        return padded <= self.weights.recipe.tokens_per_pass
+
+    def _measure_gaps(self) -> None:
+        """Measure how far the engine is from the learner, where the old policy is the learner's
+        own.
+        """
+        if self.sampled:
+            return
+        for policy in self.policies:
+            own = [(row, row.logprobs_T) for row in self.rows[policy]]
+            self.gaps[policy], importance = gap_to_engine(policy, own, self.weights.recipe)
+            if self.method.fresh:  # whose losses are of given replies, whoever said them
+                importance = {}
+            self.importance |= importance
+            self.weights.corrected.discard(policy)
+            if importance:
+                self.weights.corrected.add(policy)
+
+    # --- credit, gradients, updates
+
+    def _update(self) -> None:
+        """Take all optimizer steps from rows whose old policy is known."""
+        if not self.method.fresh:
+            self._credit(self.owned)
+        for _ in range(self.method.epochs):
+            for k in range(self.method.minibatches):
+                part = self.minibatch(k)
+                if self.method.fresh:
+                    self._refresh(part)
+                    self._credit(part)
+                self._apply(self._gradients(part))
+
+    def minibatch(self, k: int) -> list[Owned]:
+        """The rows of the k-th update of an epoch; fresh credit never divides a group."""
+        count = self.method.minibatches
+        part: list[Owned] = []
+        for policy in self.policies:
+            rows = self.rows[policy]
+            chosen = _whole_groups(rows, k, count) if self.method.fresh else rows[k::count]
+            part += [(policy, row) for row in chosen]
+        return part
+
+    def _refresh(self, part: Sequence[Owned]) -> None:
+        """Set `now_T` of these rows to their log-probs at this moment, where those have changed."""
+        if self.sampled or any(self.updates.values()):
+            for (_, row), now_T in zip(part, logprobs(self.weights, part), strict=True):
+                row.now_T = now_T
+
+    def _credit(self, part: Sequence[Owned]) -> None:
+        """Set the advantages of these rows, policy by policy."""
+        rows_of: dict[str, list[Row]] = {}
+        for policy, row in part:
+            rows_of.setdefault(policy, []).append(row)
+        for rows in rows_of.values():
+            advantages = self.method.advantage(rows, self.method.kl)
+            for row, advantages_T in zip(rows, advantages, strict=True):
+                row.advantages_T = advantages_T
+
+    def _gradients(
+        self, owned: Sequence[Owned], prepare: Prepare | None = None
+    ) -> dict[str, float]:
+        """Add the gradients of the loss of these rows; loss per policy. `prepare` is called in each
+        pass, before the terms of its rows are made.
+
+        The gap of a policy whose old policy is what the engine said is measured along the way,
+        before its weights change.
+        """
+        weights = self.weights
+        policies = list(dict.fromkeys(policy for policy, _ in owned))
+        tokens = dict.fromkeys(policies, 0)
+        for policy, row in owned:
+            tokens[policy] += int(row.mask_T.sum())
+        losses = dict.fromkeys(policies, 0.0)
+        unknown: dict[str, list[tuple[Row, np.ndarray]]] = {
+            policy: [] for policy in policies if self.sampled and policy not in self.gaps
+        }
+        for n, part in enumerate(weights.parts(owned)):
+            chosen = [owned[i] for i in part]
+            logprobs_BT = weights.forward(chosen) if self.graphs is None else self.graphs[n]
+            if prepare is not None:
+                prepare(chosen, logprobs_BT)
+            terms_BT = self._terms(chosen, logprobs_BT)
+            loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[policy] for policy, _ in chosen])
+            weights.backward(chosen, loss_B.sum())
+            weights.meter.learnt(len(chosen))
+            if unknown:
+                made = logprobs_BT.detach().cpu().numpy()
+                for (policy, row), own_T in zip(chosen, made, strict=True):
+                    if policy in unknown:
+                        unknown[policy].append((row, own_T[: len(row.token_ids_T)]))
+            for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
+                losses[policy] += loss
+        for policy, own in unknown.items():
+            self.gaps[policy], _ = gap_to_engine(policy, own, weights.recipe)
+        return losses
+
+    def _terms(self, chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> torch.Tensor:
+        """The method's terms per token, (B, T), 0 outside the mask, corrected for the gap."""
+        rows = [row for _, row in chosen]
+        mask_BT = pad([row.mask_T for row in rows], logprobs_BT).bool()
+        advantages_BT = pad([row.advantages_T for row in rows], logprobs_BT)
+        old_BT = pad([row.logprobs_T for row in rows], logprobs_BT)
+        terms_BT = self.method.loss(logprobs_BT, Batch(advantages_BT, old_BT, mask_BT))
+        terms_BT = torch.where(mask_BT, terms_BT, 0.0)
+        if not any(row.turn in self.importance for row in rows):
+            return terms_BT
+        importance = [self.importance.get(row.turn, np.ones(len(row.mask_T))) for row in rows]
+        return terms_BT * pad(importance, logprobs_BT)
+
+    def _apply(self, losses: Mapping[str, float]) -> None:
+        """Clip and apply the gradients of each policy that has a loss."""
+        self.applied = True
+        for policy, loss in losses.items():
+            grad_norm = self.weights.finish(policy, loss)
+            self.updates[policy].append(None if grad_norm is None else Update(loss, grad_norm))
+
+    # --- a forward pass less
+
+    def _at_once(self) -> bool:
+        """Take the one update of a step in passes of which each makes the old log-probs of its
+        rows, their advantages and their gradients; False, with nothing done, where that is not the
+        same as with all old log-probs first.
+
+        It is the same where credit gives a row its advantages from rewards and its own log-probs.
+        Which policies get importance weights is known at the end only: it is taken to be as in the
+        last step, and where it was not, the gradients are thrown away.
+        """
+        weights = self.weights
+        wanted = weights.recipe.old_logprobs == "first_pass"
+        if not wanted or not self.updates_once or self.method.fresh:
+            return False
+        if self._fits_in_a_pass():  # one forward pass as well, and any credit
+            return False
+        credits: dict[str, InParts] = {}
+        for policy in self.policies:
+            part = in_parts(self.method.advantage, self.rows[policy], self.method.kl)
+            if part is None:
+                return False
+            credits[policy] = part
+        places = {
+            policy: {row.turn: place for place, row in enumerate(rows)}
+            for policy, rows in self.rows.items()
+        }
+
+        def prepare(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:
+            _take_own(chosen, logprobs_BT)
+            own_places: dict[str, list[int]] = {}
+            for policy, row in chosen:
+                own_places.setdefault(policy, []).append(places[policy][row.turn])
+                if policy in weights.corrected:  # expected to have importance weights
+                    self.importance |= corrections_of([(row, row.logprobs_T)], weights.recipe)
+            for policy, own in own_places.items():
+                for place, advantages_T in zip(own, credits[policy](own), strict=True):
+                    self.rows[policy][place].advantages_T = advantages_T
+
+        expected = weights.corrected & {*self.policies}
+        losses = self._gradients(self.owned, prepare)
+        self.importance.clear()
+        self._measure_gaps()
+        if weights.corrected & {*self.policies} == expected:
+            self._apply(losses)
+            return True
+        for policy in losses:
+            weights.finish(policy, math.nan)  # forgets the gradients
+        weights.meter.learnt(-len(self.owned))
+        return False
+
+    def _stats(self, policy: str) -> dict[str, float]:
+        """Statistics of a policy's step; what is not finite is left out."""
+        taken = [update for update in self.updates[policy] if update is not None]
+        stats: dict[str, float] = {
+            **self.gaps[policy],
+            "rows": len(self.rows[policy]),
+            "updates": len(taken),
+            "skipped": len(self.updates[policy]) - len(taken),
+        }
+        if taken:
+            stats["loss"] = float(np.mean([update.loss for update in taken]))
+            stats["grad_norm"] = float(np.mean([update.grad_norm for update in taken]))
+        finite = {key: value for key, value in stats.items() if np.isfinite(value)}
+        return {**finite, "lr": self.weights.recipe.rate(policy) * self.method.lr_scale}
 
 
-def update(batch: LearningBatch) -> None:
-    """Take all optimizer steps from rows whose old policy is known."""
-    method = batch.method
-    if not method.fresh:
-        credit(batch, batch.owned)
-    for _ in range(method.epochs):
-        for k in range(method.minibatches):
-            part = minibatch(batch, k)
-            if method.fresh:
-                refresh(batch, part)
-                credit(batch, part)
-            losses = gradients(batch, part)
-            apply(batch, losses)
+def logprobs(weights: Holder, owned: Sequence[Owned], reference: bool = False) -> list[np.ndarray]:
+    """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside
+    the mask.
+    """
+    found: list[np.ndarray] = [np.empty(0)] * len(owned)
+    with torch.no_grad():
+        for part in weights.parts(owned):
+            chosen = [owned[i] for i in part]
+            logprobs_BT = weights.forward(chosen, reference).cpu().numpy()
+            for i, (_, row), logprobs_T in zip(part, chosen, logprobs_BT, strict=True):
+                found[i] = logprobs_T[: len(row.token_ids_T)]
+            weights.meter.read(len(chosen))
+    return found
 
 
-def minibatch(batch: LearningBatch, k: int) -> list[Owned]:
-    """The rows of the k-th update of an epoch; fresh credit never divides a group."""
-    count = batch.method.minibatches
-    part: list[Owned] = []
-    for policy in batch.policies:
-        rows = batch.rows[policy]
-        chosen = _whole_groups(rows, k, count) if batch.method.fresh else rows[k::count]
-        part += [(policy, row) for row in chosen]
-    return part
+def _take_own(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:
+    """Set `logprobs_T` of the rows of a pass to what it made."""
+    for (_, row), own_T in zip(chosen, logprobs_BT.detach().cpu().numpy(), strict=True):
+        row.logprobs_T = own_T[: len(row.token_ids_T)]
 
 
 def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:
@@ -92,21 +416,42 @@ def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:
     return [row for row, key in zip(rows, keys, strict=True) if key in chosen]
 
 
-def refresh(batch: LearningBatch, part: Sequence[Owned]) -> None:
-    """Set `now_T` of these rows to their log-probs at this moment, where those have changed."""
-    unchanged = not batch.sampled and not any(batch.updates.values())
-    if unchanged:
-        return
-    for (_, row), now_T in zip(part, logprobs(batch.weights, part), strict=True):
-        row.now_T = now_T
+def gap_to_engine(
+    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """How far the engine's log-probs were from the learner's, and the importance weights that this
+    calls for.
+    """
+    differences = _differences(rows)
+    if not differences:  # all words were given: there is no engine to be measured
+        return {}, {}
+    gaps = np.abs(np.concatenate([d_T[row.mask_T] for row, d_T in differences]))
+    stats = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
+    if stats["gap_mean"] > recipe.gap_limit:
+        raise RuntimeError(
+            f"policy {policy}: engine and learner disagree by {stats['gap_mean']:.2f} nats per"
+            " token: engine not refreshed"
+        )
+    if stats["gap_mean"] <= recipe.gap_tolerance:
+        return stats, {}
+    return stats, corrections_of(rows, recipe)
 
 
-def credit(batch: LearningBatch, part: Sequence[Owned]) -> None:
-    """Set the advantages of these rows, policy by policy."""
-    rows_of: dict[str, list[Row]] = {}
-    for policy, row in part:
-        rows_of.setdefault(policy, []).append(row)
-    for rows in rows_of.values():
-        advantages = batch.method.advantage(rows, batch.method.kl)
-        for row, advantages_T in zip(rows, advantages, strict=True):
-            row.advantages_T = advantages_T
+def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> dict[str, np.ndarray]:
+    """Turn -> importance weights (T,) of rows with the learner's own log-probs; of each row by
+    itself.
+    """
+    correct: Correction = getattr(corrections, recipe.correction)
+    return {
+        row.turn: correct(difference_T, row.mask_T, recipe.gap_clip)
+        for row, difference_T in _differences(rows)
+    }
+
+
+def _differences(rows: Sequence[tuple[Row, np.ndarray]]) -> list[tuple[Row, np.ndarray]]:
+    """Learner's minus engine's log-probs (T,) of the rows that an engine has sampled."""
+    return [
+        (row, own_T - row.sampled_logprobs_T)
+        for row, own_T in rows
+        if row.sampled_logprobs_T is not None
+    ]

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.learners.logprobs import LOGITS, Halves, few_logits, halve, token_logprobs
-from comas.learners.old_policy import logprobs
-from comas.learners.packs import can_share
-from comas.learners.passes import Owned, packs_in
-from comas.learners.precision import allow_recomputing, copy_in, publish, recomputing, working_copy
+from comas.learners.logprobs import LOGITS, Halves, few_logits, halve
+from comas.learners.passes import Owned, can_share
+from comas.learners.precision import allow_recomputing, copy_in, publish, working_copy
 from comas.learners.recipe import Recipe
-from comas.learners.step import learn
+from comas.learners.step import Holder, learn
 from comas.seams import Weights, WholeModel
 from comas.types import Meter, Method, Row, UserMistake
 
@@ -34,10 +31,10 @@ SMALL = 4_000_000
 weights' size.
 """
 _THREADS = threading.Lock()
-"""Held by whom the number of threads, which is the process's, belongs to."""
+"""Weights by whom the number of threads, which is the process's, belongs to."""
 
 
-class FullLearner:
+class FullLearner(Holder):
     """Trains `models` (policy -> Hugging Face causal LM) by policy gradient; passes in `dtype`, by
     default the models' own.
     """
@@ -52,12 +49,10 @@ class FullLearner:
         *,
         meter: Meter | None = None,
     ) -> None:
+        super().__init__(recipe, pad_id, meter)
         self.models = dict(models)
-        self.recipe = recipe
-        self.pad_id = pad_id
         self.working: dict[str, Any] = {}
         self.reference: dict[str, Any] = {}
-        self.optimizers: dict[str, torch.optim.AdamW] = {}
         for policy, model in self.models.items():
             if dtype is None or dtype == model.dtype:
                 self.working[policy] = model
@@ -75,8 +70,6 @@ class FullLearner:
             )
         self._halves: dict[Any, Halves | None] = {}
         self.shares = recipe.share_prompts and all(map(can_share, self.working.values()))
-        self.meter = meter or Meter()
-        self.corrected: set[str] = set()
 
     def weights(self) -> dict[str, Weights]:
         """Policy -> model to sample from: the one that is trained, or its working copy."""
@@ -87,14 +80,6 @@ class FullLearner:
         self.models[target].load_state_dict(self.models[source].state_dict())
         if self.working[target] is not self.models[target]:
             publish(self.models[target], self.working[target])
-
-    def logprobs(
-        self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
-        outside the mask.
-        """
-        return logprobs(self, [(policy, row) for row in rows], reference)
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
@@ -121,26 +106,17 @@ class FullLearner:
                 torch.set_num_threads(threads)
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
-        """Log-probs of one policy's rows, (B, T); see `learning_batch.Weights`."""
+        """Log-probs of one policy's rows, (B, T); see `Holder`."""
         policy = owned[0][0]
-        rows = [row for _, row in owned]
         model = self.reference[policy] if reference else self.working[policy]
-        again = self.recipe.checkpointing and torch.is_grad_enabled()
-        with recomputing(model) if again else nullcontext():
-            packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
-            return token_logprobs(model, self._split(model), rows, self.pad_id, packs=packs)
+        return self.read(model, self._split(model), owned, self.packs(owned))
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
-        """See `learning_batch.Weights`."""
+        """See `Holder`."""
         loss.backward()
 
-    def rate(self, policy: str, scale: float) -> None:
-        """See `learning_batch.Weights`."""
-        for group in self.optimizers[policy].param_groups:
-            group["lr"] = self.recipe.rate(policy) * scale
-
     def finish(self, policy: str, loss: float) -> float | None:
-        """See `learning_batch.Weights`."""
+        """See `Holder`."""
         model = self.models[policy]
         working = self.working[policy]
         optimizer = self.optimizers[policy]

@@ -19,8 +19,14 @@ from safetensors import SafetensorError
 
 from comas.machine import auto_device, has_apple_gpu
 from comas.models.gguf import as_read, cache, is_gguf, is_rounded, is_small, keep_copy
-from comas.models.packaged import file_of, is_packaged
-from comas.models.sources import apart_up_to, files_of, positions_of, whole_model
+from comas.models.sources import (
+    apart_up_to,
+    file_of,
+    files_of,
+    is_packaged,
+    positions_of,
+    whole_model,
+)
 from comas.types import UserMistake
 
 LOG = logging.getLogger("comas")

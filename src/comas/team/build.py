@@ -28,9 +28,9 @@ from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api
 from comas.hosts.api import ApiHost
-from comas.hosts.local_table import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.remote import RemoteHost
+from comas.hosts.table import TOKENS_PER_PASS
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync

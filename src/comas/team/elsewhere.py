@@ -20,10 +20,10 @@ from comas.config.plugins import PACKAGE, import_file, load_builder
 from comas.config.resolve import Resolved
 from comas.config.schema import HostConfig
 from comas.hosts import local
-from comas.hosts.line import Call, Transport
-from comas.hosts.local_table import Table
+from comas.hosts.far_end import Call, Transport
 from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
+from comas.hosts.table import LocalTable as Table
 from comas.machine import gpus, usable_cpus, use_threads
 from comas.types import Host, Method, UserMistake
 

@@ -17,21 +17,19 @@ from typing import Any
 
 from comas.config.mistakes import nearest
 from comas.config.schema import Config, parse_pair
-from comas.hosts import local_table
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint import table as api_table
-from comas.hosts.table import Key, keys_that
+from comas.hosts.table import ApiTable, Key, LocalTable, keys_that
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
 """Seconds between two notes of what has been spent: so much a process that is killed may leave
 uncounted.
 """
-CHANGEABLE = keys_that(api_table.Table, Key.CHANGES)
+CHANGEABLE = keys_that(ApiTable, Key.CHANGES)
 """Keys of a host behind an API on which no text depends."""
-PLACE = keys_that(local_table.Table, Key.CHANGES)
+PLACE = keys_that(LocalTable, Key.CHANGES)
 """Keys of a host with weights on which no text depends either: where it lives."""
-ROOM = keys_that(local_table.Table, Key.BOUNDS)
+ROOM = keys_that(LocalTable, Key.BOUNDS)
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 

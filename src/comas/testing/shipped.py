@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 
-from comas.hosts.line import Call, Transport
+from comas.hosts.far_end import Call, Transport
 from comas.hosts.remote import RemoteHost
 from comas.team.elsewhere import of_learning
 from comas.testing.scripted import Script, Scripted

@@ -20,8 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
 from comas.children import ending, python_path, without_keys
-from comas.hosts.far_end import FarEnd
-from comas.hosts.line import Call, Ended, Heard
+from comas.hosts.far_end import Call, Ended, FarEnd, Heard
 from comas.types import UserMistake
 
 LAST_WORDS = 40

@@ -26,8 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from comas.children import python_path, without_keys
-from comas.hosts.far_end import FarEnd
-from comas.hosts.line import Call, Ended, Heard
+from comas.hosts.far_end import Call, Ended, FarEnd, Heard
 from comas.types import UserMistake
 
 OBJECT_STORE = 80 * 2**20

@@ -1,24 +1,302 @@
 """The rows of one model that are decoded together: they leave and enter, and prompts are computed
 once for all that share them.
 
-Rows are sorted by policy, for a population. Leaves out: which rows those are (`engine.py`), what is
-drawn (`tape.py`).
+Keys and values lie in buffers that are written in place. All rows end at the same column and are
+padded on the left, so that a plain 2D attention mask says everything, and any family whose layers
+attend to all tokens or to a sliding window works as it is. Rows are sorted by policy, for a
+population. Leaves out: which rows those are, what is drawn, prefixes of earlier calls (weights
+change between them), trees of prefixes (one split for all prompts of a call), recurrent states,
+compressed or chunked attention (`holds` says no to those), pages.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from comas.engines.hf.prefill import PREFILL, Prompt, Split, distinct, passes, split
-from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
+from comas.engines.batcher import moved
 from comas.seams import AdaptedModel, CausalLM, cache_keyword
+
+PREFILL = 8192
+"""Padded prompt tokens in one forward pass, more where there are more rows: bounds memory."""
+ENOUGH = 1024
+"""Tokens that keep a forward pass busy: with so many, shorter prompts get a pass of their own
+instead of padding.
+"""
+SAVED = 0.25
+"""Share of the tokens that a common prefix must save to be computed apart."""
+
+Prompt = tuple[int, np.ndarray]
+"""Policy number and token ids."""
+
+
+def distinct(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
+    """Where each different prompt is first, and for each prompt its place among those."""
+    places: dict[tuple[int, bytes], int] = {}
+    first = []
+    of = []
+    for i, prompt in enumerate(prompts):
+        key = _key(prompt, 0)
+        if key not in places:
+            places[key] = len(first)
+            first.append(i)
+        of.append(places[key])
+    return first, of
+
+
+@dataclass(frozen=True)
+class Split:
+    """All prompts but their last `suffix` tokens, where many of them are the same."""
+
+    suffix: int
+    heads: list[int]
+    """Prompts whose prefixes are computed."""
+    of: list[int]
+    """For each prompt the place among `heads` of the one that it begins like."""
+
+
+def split(prompts: Sequence[Prompt]) -> Split | None:
+    """The suffix length with which the fewest tokens are computed; None where that saves little."""
+    least = (1 - SAVED) * sum(len(ids) for _, ids in prompts)
+    best = None
+    suffix = 1
+    longest = max(len(ids) for _, ids in prompts)
+    while suffix < longest and suffix * len(prompts) < least:
+        made = _split(prompts, suffix)
+        prefixes = sum(len(prompts[h][1]) - suffix for h in made.heads)
+        computed = suffix * len(prompts) + prefixes
+        if computed < least:
+            least = computed
+            best = made
+        suffix = math.ceil(suffix * 1.25)
+    return best
+
+
+def _split(prompts: Sequence[Prompt], suffix: int) -> Split:
+    keys = [_key(p, suffix) for p in prompts]
+    heads: list[int] = []
+    of = [0] * len(prompts)
+    # in this order what begins alike is neighbours
+    for i in sorted(range(len(prompts)), key=keys.__getitem__, reverse=True):
+        policy, mine = keys[i]
+        if mine and not (
+            heads and keys[heads[-1]][0] == policy and keys[heads[-1]][1].startswith(mine)
+        ):
+            heads.append(i)
+        of[i] = max(0, len(heads) - 1)
+    return Split(suffix, heads, of)
+
+
+def _key(prompt: Prompt, suffix: int) -> tuple[int, bytes]:
+    policy, ids = prompt
+    prefix = ids[: max(0, len(ids) - suffix)]
+    return policy, np.ascontiguousarray(prefix, dtype=np.int64).tobytes()
+
+
+def passes(prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+    """Places of prompts of similar length for one forward pass each, sorted by policy."""
+    part: list[int] = []
+    for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i][1])):
+        if part:
+            width = len(prompts[part[0]][1])
+            if (len(part) + 1) * width > PREFILL or (
+                len(prompts[i][1]) < 0.75 * width and len(part) * width >= ENOUGH
+            ):
+                yield sorted(part, key=lambda i: prompts[i][0])
+                part = []
+        part.append(i)
+    yield sorted(part, key=lambda i: prompts[i][0])
+
+
+AHEAD = 128
+"""Columns by which a full buffer grows: it is copied once in so many tokens, not with each."""
+
+
+def holds(config: Any) -> bool:
+    """Whether models of this config keep nothing but keys and values, each layer its own."""
+    text = config.get_text_config(decoder=True)
+    layer_types = getattr(text, "layer_types", None) or ()
+    if "chunked_attention" in layer_types or getattr(text, "attention_chunk_size", None):
+        return False
+    if getattr(text, "num_kv_shared_layers", None):
+        return False
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+
+
+class _Layer(CacheLayerMixin):
+    """Buffers of one layer; the first `used` columns are in use."""
+
+    def __init__(self, window: int | None, used: int = 0) -> None:
+        super().__init__()
+        self.window = window
+        self.is_sliding = window is not None
+        self.used = used
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Buffers come with the first tokens (`update`)."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        first = self._first()
+        end = self.used + key_states.shape[-2]
+        if self.keys is None or end > self.keys.shape[-2]:
+            self.keys, self.values = (
+                _longer(self.keys, key_states, self.used),
+                _longer(self.values, value_states, self.used),
+            )
+            self.is_initialized = True
+        assert self.values is not None
+        self.keys[:, :, self.used : end] = key_states
+        self.values[:, :, self.used : end] = value_states
+        self.used = end
+        return self.keys[:, :, first:end], self.values[:, :, first:end]
+
+    def _first(self) -> int:
+        """The first column that the next token sees."""
+        return max(0, self.used - self.window + 1) if self.window else 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.used + query_length - self._first(), self._first()
+
+    def get_seq_length(self) -> int:
+        return self.used
+
+    def get_max_length(self) -> int:
+        return self.window or -1
+
+    def get_max_cache_shape(self) -> int:  # its name in older releases
+        return self.get_max_length()
+
+
+def _longer(old: Tensor | None, new: Tensor, used: int) -> Tensor:
+    """A buffer for `new` behind the used part of `old`, and for what may follow."""
+    rows, heads, more, width = new.shape
+    made = new.new_empty(rows, heads, used + more + AHEAD, width)
+    if old is not None:
+        made[:, :, :used] = old[:, :, :used]
+    return made
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a cache that move into another one."""
+
+    cache: Slots
+    rows: Sequence[int]
+    """Of `cache`; a row may be there several times."""
+    places: Sequence[int]
+    """Where they go."""
+    less: Sequence[int] | None = None
+    """Tokens at the end of each row that do not move."""
+
+
+class Slots(Cache):
+    """A cache of as many rows as the first tokens that it is given."""
+
+    def __init__(self, windows: Sequence[int | None], used: int = 0) -> None:
+        """`windows` are those of the layers, None where a layer sees everything."""
+        self.windows = tuple(windows)
+        super().__init__(layers=[_Layer(w, used) for w in self.windows])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in ascending order."""
+        used = self.used
+        layers: Any = self.layers
+        for layer in layers:
+            layer.keys = moved(layer.keys, rows, used)
+            layer.values = moved(layer.values, rows, used)
+
+    def drop(self, columns: int) -> None:
+        """Forget the first columns of all rows; nothing is copied."""
+        for layer in self.layers:
+            assert isinstance(layer, _Layer)
+            assert layer.keys is not None
+            assert layer.values is not None
+            layer.keys = layer.keys[:, :, columns:]
+            layer.values = layer.values[:, :, columns:]
+            layer.used -= columns
+
+    @property
+    def used(self) -> int:
+        """Columns in use."""
+        return self.layers[0].get_seq_length()  # type: ignore[union-attr]
+
+
+def windows_of(config: Any) -> list[int | None]:
+    """Sliding windows of the layers of a model that `holds`."""
+    return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+
+
+def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
+    """A cache of these rows that ends where all of them end; `columns` is the length of the
+    longest. Uses the pieces up.
+    """
+    made = Slots(pieces[0].cache.windows, columns)
+    moves = [_move(piece, columns) for piece in pieces]
+    for i, layer in enumerate(made.layers):
+        assert isinstance(layer, _Layer)
+        layer.keys, layer.values = (
+            _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns)
+            for name in ("keys", "values")
+        )
+        layer.is_initialized = True
+        for piece in pieces:  # layer by layer, so that never more than one of them is there twice
+            piece.cache.layers[i].keys = piece.cache.layers[i].values = None  # type: ignore[union-attr]
+    return made
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A `Piece` as indices on the device; once for all layers, since a GPU is waited for with each
+    list that it is given.
+    """
+
+    source: Tensor
+    places: Tensor
+    columns: range
+    """Those of the old cache that move, where all rows end alike."""
+    own_RN: Tensor | None
+    """The same for each row, where they do not."""
+
+
+def _move(piece: Piece, columns: int) -> _Move:
+    used = piece.cache.used
+    first: Any = piece.cache.layers[0]
+    device = first.keys.device
+    source, places = (torch.tensor(x, device=device) for x in (piece.rows, piece.places))
+    moved = range(used - min(columns, used), used)
+    if piece.less is None:
+        return _Move(source, places, moved, None)
+    less = torch.tensor(piece.less, device=device)
+    own_RN = (torch.arange(moved.start, moved.stop, device=device) - less[:, None]).clamp(min=0)
+    return _Move(source, places, moved, own_RN)
+
+
+def _filled(buffers: Sequence[Tensor], moves: Sequence[_Move], rows: int, columns: int) -> Tensor:
+    _, heads, _, width = buffers[0].shape
+    made = buffers[0].new_empty(rows, heads, columns + AHEAD, width)
+    for buffer, move in zip(buffers, moves, strict=True):
+        n = len(move.columns)
+        if move.own_RN is None:
+            part = buffer[move.source, :, move.columns.start : move.columns.stop]
+        else:
+            part = buffer.transpose(1, 2)[move.source[:, None], move.own_RN].transpose(1, 2)
+        made[move.places, :, columns - n : columns] = part
+        if n < columns:
+            made[move.places, :, : columns - n] = 0  # what is masked must still be finite
+    return made
+
 
 EMPTY = 0.1
 """Share of the columns that may be empty in all rows before a cache is made anew."""
@@ -177,7 +455,7 @@ class Lanes:
         if plan is not None:
             return [self._behind_heads(prompts, plan)]
         found = []
-        for part in passes(*_shape(prompts)):
+        for part in passes(prompts):
             cache, logits = self._pass([prompts[i] for i in part])
             found.append((part, cache, logits))
         return found
@@ -195,7 +473,7 @@ class Lanes:
         heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
         lengths = np.array([len(ids) for _, ids in heads])
         pieces = []
-        for part in passes(*_shape(heads)):
+        for part in passes(heads):
             cache, _ = self._pass([heads[h] for h in part])
             row_of = {head: row for row, head in enumerate(part)}
             members = [i for i in range(len(prompts)) if plan.of[i] in row_of]
@@ -282,9 +560,3 @@ class Lanes:
         cache = DynamicCache(config=self.model.config)
         logits = self._read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
         return order, cache, logits
-
-
-def _shape(prompts: Sequence[Prompt]) -> tuple[list[int], list[int]]:
-    lengths = [len(ids) for _, ids in prompts]
-    policies = [policy for policy, _ in prompts]
-    return lengths, policies

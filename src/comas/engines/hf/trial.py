@@ -20,7 +20,7 @@ import transformers
 from torch import Tensor
 from transformers import DynamicCache
 
-from comas.engines.hf.slots import Piece, Slots, holds, joined, windows_of
+from comas.engines.hf.lanes import Piece, Slots, holds, joined, windows_of
 from comas.seams import cache_keyword, in_float64
 from comas.types import UserMistake
 

@@ -1,11 +1,11 @@
-"""The proof that vLLM serves an adapter as the learner has it: modules counted, tensors read back,
-log-probs compared, in this order.
+"""Which adapters, or which whole model, vLLM serves now, and the proof that it serves them as the
+learner has them: modules counted, tensors read back, log-probs compared, in this order.
 
 Each finds what the others miss. An adapter whose names vLLM does not know is bound to nothing and
 serves the base; tensors of an earlier version are told apart by their numbers in any dtype, by
 log-probs only where a step is larger than rounding; keys and values of another version, a packed
-copy, or a kernel that leaves adapters out show in log-probs alone. Leaves out: whole models
-(`whole`).
+copy, or a kernel that leaves adapters out show in log-probs alone. New versions of adapters are
+loaded beside those that serve, proved, and only then asked for. Leaves out: sampling.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from comas.engines.vllm import worker
-from comas.engines.vllm.folders import Pairs
-from comas.engines.vllm.library import Ask, Library, Loaded
-from comas.seams import AdaptedModel, CausalLM, StaleWeights
+from comas.engines.vllm import library as worker
+from comas.engines.vllm.library import Ask, Folders, Library, Loaded, Pairs, Shape
+from comas.seams import AdaptedModel, Adapter, CausalLM, StaleWeights, Weights, WholeModel
+from comas.types import UserMistake
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 """Nats by which the mean log-prob of a probe's tokens may differ from the learner's; rounding was
@@ -164,40 +165,281 @@ def added(model: Any, pairs: Pairs) -> Iterator[None]:
             handle.remove()
 
 
-def check_bound(
-    vllm: Library, adapter: Loaded, names: Mapping[str, str], modules: Sequence[str], name: str
-) -> None:
-    """StaleWeights where vLLM's model has not bound exactly these modules to the adapter; `names`
-    says what vLLM calls them.
-    """
-    bound = set(vllm.call(worker.bound_modules, adapter.number))
-    expected = {names[module] for module in modules}
-    if bound == expected:
-        return
-    odd = sorted(expected ^ bound)[0]
-    where = "vLLM has left it out" if odd in expected else "only vLLM has it"
-    raise StaleWeights(
-        f"{name}: vLLM has bound {len(bound & expected)} of its {len(expected)} modules ({odd}:"
-        f" {where}), and samples the others from the base"
-    )
-
-
-def check_tensors(
-    vllm: Library, adapter: Loaded, names: Mapping[str, str], pairs: Pairs, name: str
-) -> None:
-    """StaleWeights where a tensor that vLLM's kernels read is not the learner's.
-
-    `pairs` are in the dtype of adapters, B times alpha / rank.
-    """
-    learnt = {names[module]: pair for module, pair in pairs.items()}
-    module, apart = vllm.call(worker.difference, adapter.number, learnt)
-    if module:
-        raise StaleWeights(
-            f"{name}: the tensors of {module} in vLLM are not the learner's (largest difference"
-            f" {apart:.2g}): it serves another version"
-        )
-
-
 def as_served(pairs: Pairs, scale: float, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
     """What vLLM makes of an adapter: in its dtype, then B times alpha / rank, rounded again."""
     return {name: (a.to(dtype), b.to(dtype) * scale) for name, (a, b) in pairs.items()}
+
+
+TRIAL = 0.5
+"""Size of the trial adapter's change of a weight, as a share of the weight's own."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serves a policy now."""
+
+    adapter: Loaded
+    version: int
+    published: int
+    """How often the policy was published, this time included."""
+
+
+class Adapters:
+    """The table of policies and the versions that serve them."""
+
+    def __init__(
+        self,
+        vllm: Library,
+        folders: Folders,
+        shared: AdaptedModel,
+        policies: Sequence[str],
+        probe: Probe,
+        host: str,
+        *,
+        prove_every: int,
+    ) -> None:
+        """`host` is `hosts.<name>`, for error messages. Proves that vLLM has the base, and that it
+        takes adapters on it, before any policy is published.
+
+        Log-probs are compared at the first two publishes of a policy, of which the second is the
+        first step or the checkpoint of a run that goes on, and at each `prove_every`-th one after
+        them.
+        """
+        self.vllm = vllm
+        self.folders = folders
+        self.shared = shared
+        self.probe = probe
+        self.host = host
+        self.prove_every = prove_every
+        self.dtype: torch.dtype = vllm.call(worker.adapter_dtype)
+        modules = sorted({m for p in policies for m in pairs_of(shared, p)})
+        self.names: Mapping[str, str] = vllm.call(worker.names_of, modules)
+        self._serving: dict[str, Serving] = {}
+        self._try(policies)
+        for policy in policies:
+            self.publish(policy, Adapter(shared), 0)
+
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Load, prove, switch, forget the version before; in this order."""
+        name = f"policy {policy}, version {version}"
+        if not isinstance(weights, Adapter) or weights.shared.model is not self.shared.model:
+            raise StaleWeights(f"{name}: it is no adapter on the base that vLLM has")
+        if policy not in weights.shared.policies:
+            raise StaleWeights(f"policy {policy!r} has no adapter on the base that it shares")
+        self.shared = weights.shared
+        before = self._serving.get(policy)
+        published = before.published + 1 if before else 1
+        spec = self.shared.specs[policy]
+        adapter = self.folders.write(policy, version, spec, pairs_of(self.shared, policy))
+        try:
+            self._load(adapter, name)
+            self._prove(policy, adapter, name)
+            if published == 1 or (published - 2) % self.prove_every == 0:
+                reading = self.probe.read(adapter, name, new=True)
+                learner = logits_with(self.shared, policy)
+                self.probe.check(reading, learner, self.shared.model.dtype, name)
+        except BaseException:  # the version before goes on serving
+            self._drop(adapter)
+            raise
+        self._serving[policy] = Serving(adapter, version, published)
+        if before is not None:
+            self._drop(before.adapter)
+
+    def serving(self, policies: Sequence[str]) -> dict[str, Loaded]:
+        """What serves each of these policies; loaded and proved again where vLLM has dropped it."""
+        loaded = self.vllm.numbers()
+        adapters: dict[str, Loaded] = {}
+        for policy in policies:
+            serving = self._serving[policy]
+            if serving.adapter.number not in loaded:
+                name = f"policy {policy}, version {serving.version}"
+                self._load(serving.adapter, name)
+                self._prove(policy, serving.adapter, name)
+            adapters[policy] = serving.adapter
+        return adapters
+
+    def close(self) -> None:
+        """Delete all folders."""
+        self.folders.close()
+
+    def _drop(self, adapter: Loaded) -> None:
+        self.vllm.remove(adapter)
+        self.folders.drop(adapter)
+
+    def _load(self, adapter: Loaded, name: str) -> None:
+        """Have vLLM read an adapter; one line where it does not."""
+        try:
+            self.vllm.add(adapter)
+        except Exception as error:
+            if not adapter.folder.is_dir():
+                raise StaleWeights(
+                    f"{name}: {adapter.folder} has vanished, from where vLLM reads the adapter:"
+                    " something deletes files there; set TMPDIR to a folder that stays"
+                ) from error
+            words = " ".join(str(error).split())[:300]
+            raise UserMistake(
+                f"{self.host}.engine = 'vllm' does not take the adapter of {name}"
+                f" ({type(error).__name__}: {words}): set {self.host}.targets to what it takes, or"
+                f" {self.host}.engine=hf"
+            ) from error
+
+    def _prove(self, policy: str, adapter: Loaded, name: str) -> None:
+        """Count modules and compare tensors."""
+        spec = self.shared.specs[policy]
+        scale = spec.alpha / spec.rank
+        self._compare(adapter, as_served(pairs_of(self.shared, policy), scale, self.dtype), name)
+
+    def _compare(self, adapter: Loaded, served: Pairs, name: str) -> None:
+        """StaleWeights where vLLM's model has not bound exactly these modules to the adapter, or
+        where a tensor that its kernels read is another. `served` is in the dtype of adapters, B
+        times alpha / rank.
+        """
+        learnt = {self.names[module]: pair for module, pair in served.items()}
+        bound = set(self.vllm.call(worker.bound_modules, adapter.number))
+        if odd := sorted(set(learnt) ^ bound):
+            where = "vLLM has left it out" if odd[0] in learnt else "only vLLM has it"
+            raise StaleWeights(
+                f"{name}: vLLM has bound {len(bound & set(learnt))} of its {len(learnt)} modules"
+                f" ({odd[0]}: {where}), and samples the others from the base"
+            )
+        module, apart = self.vllm.call(worker.difference, adapter.number, learnt)
+        if module:
+            raise StaleWeights(
+                f"{name}: the tensors of {module} in vLLM are not the learner's (largest difference"
+                f" {apart:.2g}): it serves another version"
+            )
+
+    @torch.no_grad()
+    def _try(self, policies: Sequence[str]) -> None:
+        """Prove that vLLM has the learner's base, and that an adapter of all modules changes its
+        log-probs as it changes the learner's: those of a new policy change nothing yet.
+        """
+        base: Any = self.shared.model
+        plain = logits_of(base)
+        name = "the base"
+        self.probe.check(self.probe.read(None, name, new=False), plain, base.dtype, name)
+        rank = max(self.shared.specs[policy].rank for policy in policies)
+        pairs = _trial(base, sorted(self.names), rank)
+        name = "a trial adapter"
+        adapter = self.folders.write("trial", 0, Shape(rank, float(rank)), pairs)
+        try:
+            self._load(adapter, name)
+            served = as_served(pairs, 1.0, self.dtype)
+            self._compare(adapter, served, name)
+            reading = self.probe.read(adapter, name, new=True)
+            with added(base, served):
+                self.probe.check(reading, plain, base.dtype, name)
+            if reading.gap(plain) <= 2 * self.probe.tolerance(base.dtype):
+                raise StaleWeights(f"{name} does not change what vLLM says of a probe")
+        finally:
+            self._drop(adapter)
+
+
+def pairs_of(shared: AdaptedModel, policy: str) -> Pairs:
+    """Module -> A (rank, in) and B (out, rank) of a policy, as the learner has them."""
+    tensors = shared.tensors(policy)
+    modules = [name.removesuffix(".lora_A") for name in tensors if name.endswith(".lora_A")]
+    return {name: (tensors[f"{name}.lora_A"], tensors[f"{name}.lora_B"]) for name in modules}
+
+
+def _trial(model: Any, modules: Sequence[str], rank: int) -> Pairs:
+    """A random adapter that changes each of these modules by `TRIAL` of its weight's norm."""
+    generator = torch.Generator().manual_seed(0)
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name in modules:
+        weight = model.get_submodule(name).weight
+        out, wide = weight.shape
+        a = torch.randn(rank, wide, generator=generator)
+        b = torch.randn(out, rank, generator=generator)
+        norm = ((a @ a.mT) * (b.mT @ b)).sum().sqrt()  # of B A, which is not made
+        b *= TRIAL * float(weight.detach().float().norm()) / norm
+        pairs[name] = (a.to(weight.device), b.to(weight.device))
+    return pairs
+
+
+COLUMNS = 16
+"""Inputs of each layer whose weights are compared."""
+
+
+class Whole:
+    """The one model that vLLM has, and the policy that it is."""
+
+    def __init__(self, vllm: Library, policy: str, model: Any, probe: Probe) -> None:
+        self.vllm = vllm
+        self.policy = policy
+        self.probe = probe
+        self._prove(model, 0)
+
+    def publish(self, policy: str, weights: Weights, version: int) -> None:
+        """Load weights in place, and prove them; there is nothing to go back to."""
+        if not isinstance(weights, WholeModel):
+            raise StaleWeights(f"policy {policy}, version {version}: it is no whole model")
+        self.vllm.call(worker.reload, partial(checkpoint_of, weights.model))
+        if not self.vllm.forget_prefixes():  # all versions have one name
+            raise StaleWeights(
+                f"policy {policy}, version {version}: vLLM has not emptied its prefix cache, and"
+                " would go on from tokens of an earlier version"
+            )
+        self._prove(weights.model, version)
+
+    def serving(self, policies: Sequence[str]) -> Mapping[str, Loaded | None]:
+        """What serves each of these policies: no adapter."""
+        return dict.fromkeys(policies)
+
+    def close(self) -> None:
+        """Nothing is kept besides vLLM itself."""
+
+    def _prove(self, model: Any, version: int) -> None:
+        name = f"policy {self.policy}, version {version}"
+        check_weights(self.vllm, model, self.probe.dtype, version, name)
+        reading = self.probe.read(None, name, new=True)
+        self.probe.check(reading, logits_of(model), model.dtype, name)
+
+
+def is_tied(model: Any) -> bool:
+    """Whether the head is the embedding."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def checkpoint_of(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Weights as a checkpoint has them: tied ones once."""
+    tied = is_tied(model)
+    for name, weight in model.state_dict().items():
+        if not (tied and name == "lm_head.weight"):
+            yield name, weight
+
+
+@torch.no_grad()
+def check_weights(vllm: Library, model: Any, dtype: torch.dtype, version: int, name: str) -> None:
+    """StaleWeights where a weight of the model is in no layer of vLLM's, or where what vLLM
+    multiplies with is not the model's.
+    """
+    weights = {key: tensor for key, tensor in model.state_dict().items() if tensor.ndim}
+    covered: set[str] = set()
+    for layer, parts in vllm.call(worker.linear_modules).items():
+        keys = [f"{part}.weight" for part in parts]
+        if not all(key in weights for key in keys):
+            raise StaleWeights(f"{name}: {layer} in vLLM is no layer of the learner's")
+        wide = weights[keys[0]].shape[1]
+        places = sorted({(version * 31 + i * 7919) % wide for i in range(COLUMNS)})
+        learnt = torch.cat([weights[key][:, places] for key in keys])
+        _compare(layer, vllm.call(worker.columns, layer, places), learnt.to(dtype), name)
+        covered.update(keys)
+    for key, served in vllm.call(worker.plain_tensors).items():
+        if key in weights.keys() - covered:
+            _compare(key, served, weights[key].to(dtype), name)
+            covered.add(key)
+    merged = {key for key in weights if key.endswith(".bias")}  # log-probs tell of those
+    if missing := sorted(weights.keys() - covered - merged):
+        raise StaleWeights(f"{name}: {missing[0]} is in no layer of vLLM's model")
+
+
+def _compare(layer: str, served: Tensor, learnt: Tensor, name: str) -> None:
+    served = served[: len(learnt)]  # a vocabulary may be padded
+    if not torch.equal(served, learnt):
+        apart = float((served.double() - learnt.double()).abs().max())
+        raise StaleWeights(
+            f"{name}: the weights of {layer} that vLLM multiplies with are not the learner's"
+            f" (largest difference {apart:.2g}): it serves another version"
+        )

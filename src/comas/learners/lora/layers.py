@@ -1,19 +1,210 @@
-"""What the adapters of several policies add to the output of one linear layer, and its gradients.
+"""Rows of several policies, one policy after the other, and the product of each policy's block of
+tokens with its own matrix.
+
+Leaves out: whose matrices these are (`population.py`).
+
+
+A model's linear layers as adapters need them: which there are, their sizes, and in which order
+they get a batch's tokens.
+
+transformers' `Conv1D` (GPT-2) is one as well: it keeps its weight the other way round. Leaves out:
+what is added to them (`population.py`).
+
+
+What the adapters of several policies add to the output of one linear layer, and its gradients.
 
 Leaves out: where adapters lie, and whose rows a batch has (`population`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
-from comas.learners.lora.blocks import Route, collect, times
+from comas.seams import in_float64
 from comas.types import UserMistake
+
+GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
+"""Newer than the oldest torch that is supported; `grouped` says where it is used."""
+
+
+class Route:
+    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after
+    the other.
+    """
+
+    def __init__(self, counts: Sequence[int], device: Any) -> None:
+        self.rows = sum(counts)
+        here = [p for p, n in enumerate(counts) if n]
+        self.present = slice(here[0], here[-1] + 1)
+        self.even = len({counts[p] for p in range(here[0], here[-1] + 1)}) == 1
+        """Whether the policies that are present are neighbours with the same number of rows: then
+        blocks are a view.
+        """
+        self.counts = tuple(counts[self.present])
+        self._counts = torch.tensor(self.counts, device=device)
+        self._ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32).to(device)
+        """Where the block of each policy ends, present or not, at one token per row."""
+        self._known: dict[int, Tensor] = {}
+
+    def ends(self, tokens: int) -> Tensor:
+        """int32 (P,): where each policy's block of tokens ends, at `tokens` per row."""
+        if tokens not in self._known:
+            self._known[tokens] = self._ends_P[self.present] * tokens
+        return self._known[tokens]
+
+    def spread(self, numbers_P: Tensor, tokens: int) -> Tensor:
+        """One number per policy -> one per token."""
+        return numbers_P.repeat_interleave(self._counts * tokens, output_size=self.rows * tokens)
+
+
+def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
+    """Each policy's block of tokens times its matrix, (N, O)."""
+    if route.even:
+        return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
+    if grouped(x_NI, weights_PIO):
+        return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
+    blocks = x_NI.split([n * T for n in route.counts])
+    return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
+
+
+def grouped(x_NI: Tensor, other: Tensor) -> bool:
+    """Whether torch has a grouped product for these: not for doubles, which only tests want, nor
+    where rows are not whole 16 bytes.
+
+    On a GPU only for bfloat16 on Hopper. On others, and in float32, it reads the ends of the blocks
+    back in each layer, which waits for the GPU, while a product per block does not; and on
+    Blackwell empty blocks come out as anything (pytorch issue 172439).
+    """
+    device = x_NI.device
+    dtype = x_NI.dtype
+    widths = [max(tensor.stride()[-2:]) for tensor in (x_NI, other)]
+    if GROUPED is None or other.device != device or any(n * dtype.itemsize % 16 for n in widths):
+        return False
+    if device.type == "cuda":
+        return dtype == torch.bfloat16 and _hopper(device)
+    return device.type == "cpu" and dtype != torch.float64
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -> None:
+    """Add each policy's x^T g to `sum_PIO`."""
+    if route.even:
+        P = len(sum_PIO)
+        sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
+    elif grouped(x_NI, g_NO):
+        sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
+    else:
+        for p, (x, g) in enumerate(
+            zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)
+        ):
+            sum_PIO[p] += x.mT @ g
+
+
+ROWS = 3
+TOKENS = 8
+"""Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken
+for the other.
+"""
+
+
+def linear_layers(model: Any) -> dict[str, Any]:
+    """Name -> module."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name and isinstance(module, (torch.nn.Linear, Conv1D))
+    }
+
+
+def sizes(module: Any) -> tuple[int, int]:
+    """How many numbers of a token go in, and how many come out."""
+    first, second = module.weight.shape
+    return (first, second) if isinstance(module, Conv1D) else (second, first)
+
+
+def with_change(module: Any, change_OI: Tensor) -> Tensor:
+    """The layer's weight, laid out as the layer keeps it, with this, which is in float64, added."""
+    change = change_OI.mT if isinstance(module, Conv1D) else change_OI
+    weight = module.weight
+    return (in_float64(weight) + change).to(weight.dtype).to(weight.device)
+
+
+def row_by_row(
+    model: Any, layers: Mapping[str, Any]
+) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+    """Layers that get all tokens of a batch, one row after the other, whatever the shape; and with
+    its shape each that does not.
+
+    A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit.
+    So one row is made of NaNs, which reach whatever depends on that row and nothing else: the
+    tokens of a layer's input that are NaN must be that row's. A layer that is not called is in
+    neither.
+    """
+    fine = set(layers)
+    odd = dict[str, tuple[int, ...]]()
+    for row in range(ROWS - 1):  # the last one's tokens are then those that are left
+        seen = _nans_of(model, layers, row)
+        for name, shape, nan_N in seen:
+            own_N = (
+                torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
+            )
+            if not len(nan_N) or len(nan_N) % (ROWS * TOKENS) or not torch.equal(nan_N, own_N):
+                odd.setdefault(name, shape)
+        fine &= {name for name, _, _ in seen}
+    return fine - set(odd), odd
+
+
+@torch.no_grad()
+def _nans_of(
+    model: Any, layers: Mapping[str, Any], row: int
+) -> list[tuple[str, tuple[int, ...], Tensor]]:
+    """Of a batch whose embeddings are NaN in this row: per call of a layer its name, the shape of
+    its input, which tokens are NaN.
+
+    Rows are of several lengths, since some models leave padding out.
+    """
+    words = model.get_input_embeddings()
+    device = model.device
+    seen: list[tuple[str, tuple[int, ...], Tensor]] = []
+
+    def note(name: str, inputs: Sequence[Tensor]) -> None:
+        seen.append((name, tuple(inputs[0].shape), inputs[0].isnan().flatten(0, -2).any(-1)))
+
+    def broken(_: Any, __: Any, out_BTD: Tensor) -> Tensor:
+        return out_BTD.index_fill(0, torch.tensor([row], device=out_BTD.device), float("nan"))
+
+    apart = max(1, words.num_embeddings // (ROWS * TOKENS))
+    ids_BT = (torch.arange(ROWS * TOKENS, device=device) * apart % words.num_embeddings).view(
+        ROWS, TOKENS
+    )
+    ends_B1 = torch.tensor([[TOKENS - 1], [TOKENS - 3], [TOKENS]], device=device)
+    hooks = [
+        m.register_forward_pre_hook(lambda _, inputs, name=n: note(name, inputs))
+        for n, m in layers.items()
+    ]
+    hooks.append(words.register_forward_hook(broken))
+    try:
+        model(
+            input_ids=ids_BT,
+            attention_mask=(torch.arange(TOKENS, device=device) < ends_B1).long(),
+            use_cache=False,
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
 
 
 @dataclass

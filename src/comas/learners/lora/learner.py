@@ -10,7 +10,6 @@ out: sharding, quantised bases.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,20 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from comas.learners.logprobs import LOGITS, few_logits, halve, token_logprobs
+from comas.learners.logprobs import LOGITS, few_logits, halve
 from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
-from comas.learners.old_policy import logprobs
-from comas.learners.packs import can_share
-from comas.learners.passes import Owned, packs_in
-from comas.learners.precision import allow_recomputing, recomputing
+from comas.learners.passes import Owned, can_share
+from comas.learners.precision import allow_recomputing
 from comas.learners.recipe import Recipe
-from comas.learners.step import learn
+from comas.learners.step import Holder, learn
 from comas.seams import Adapter, Weights
 from comas.types import Meter, Method, Row
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class AdapterLearner:
+class AdapterLearner(Holder):
     """Trains the adapters of `population`, whose base can be loaded from `base`."""
 
     def __init__(
@@ -46,12 +43,9 @@ class AdapterLearner:
         *,
         meter: Meter | None = None,
     ) -> None:
+        super().__init__(recipe, pad_id, meter)
         self.population = population
-        self.recipe = recipe
-        self.pad_id = pad_id
         self.base = base
-        self.meter = meter or Meter()
-        self.corrected: set[str] = set()
         self.grads_PN = population.collect()
         if method.refers:
             population.keep_start()
@@ -61,7 +55,6 @@ class AdapterLearner:
         self._halves = None if few else halve(population.model)
         self.shares = recipe.share_prompts and can_share(population.model)
         self._rows_N: dict[str, torch.Tensor] = {}
-        self.optimizers: dict[str, torch.optim.AdamW] = {}
         for number, policy in enumerate(population.policies):
             weights_N = population.flat_PN[number]
             weights_N.grad = self.grads_PN[number]
@@ -79,14 +72,6 @@ class AdapterLearner:
         with torch.no_grad():
             self._rows_N[target].copy_(self._rows_N[source])
 
-    def logprobs(
-        self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
-        outside the mask.
-        """
-        return logprobs(self, [(policy, row) for row in rows], reference)
-
     def step(
         self, rows: Mapping[str, Sequence[Row]], method: Method
     ) -> dict[str, dict[str, float]]:
@@ -95,28 +80,18 @@ class AdapterLearner:
         return learn(self, present, method) if present else {}
 
     def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
-        """Log-probs of rows that are sorted by policy, (B, T); see `learning_batch.Weights`."""
-        model = self.population.model
-        rows = [row for _, row in owned]
-        again = self.recipe.checkpointing and torch.is_grad_enabled()
-        recomputed = recomputing(model) if again else nullcontext()
-        packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
-        with self.population.routed(self._index(owned, packs), reference), recomputed:
-            return token_logprobs(model, self._halves, rows, self.pad_id, packs=packs)
+        """Log-probs of rows that are sorted by policy, (B, T); see `Holder`."""
+        packs = self.packs(owned)
+        with self.population.routed(self._index(owned, packs), reference):
+            return self.read(self.population.model, self._halves, owned, packs)
 
     def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
-        """See `learning_batch.Weights`."""
-        packs = packs_in(owned, self.recipe.tokens_per_pass, self.shares)
-        with self.population.routed(self._index(owned, packs)):
+        """See `Holder`."""
+        with self.population.routed(self._index(owned, self.packs(owned))):
             loss.backward()
 
-    def rate(self, policy: str, scale: float) -> None:
-        """See `learning_batch.Weights`."""
-        for group in self.optimizers[policy].param_groups:
-            group["lr"] = self.recipe.rate(policy) * scale
-
     def finish(self, policy: str, loss: float) -> float | None:
-        """See `learning_batch.Weights`."""
+        """See `Holder`."""
         grad_N = self.grads_PN[self.population.policies.index(policy)]
         norm = float(torch.linalg.vector_norm(grad_N))
         finite = bool(np.isfinite([norm, loss]).all())

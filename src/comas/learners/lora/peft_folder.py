@@ -3,6 +3,16 @@
 Written and read here, so that peft need not be installed; what peft can write and this cannot read
 (DoRA, biases, trained embeddings) is refused. Sizes: ranks are those of the tensors. Leaves out:
 other kinds of adapters than LoRA.
+
+
+Populations from folders: adapters of several policies on one base.
+
+Leaves out: the base itself (`models.loading`), the format of an adapter's folder (`peft_folder`).
+
+
+Policies as whole models in folders of their own: adapters added to their base.
+
+Leaves out: tokenizers, and what else stands beside weights (`export.team`).
 """
 
 from __future__ import annotations
@@ -10,16 +20,21 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from comas.learners.lora.linear import linear_layers
-from comas.learners.lora.population import Population, Spec
-from comas.models.sources import ADAPTER, known_as, recorded_base
+from comas.learners.lora import peft_folder
+from comas.learners.lora.layers import linear_layers
+from comas.learners.lora.population import Population, Spec, targets_of
+from comas.models.loading import load_models
+from comas.models.sources import ADAPTER, adapters_among, known_as, recorded_base
 from comas.types import UserMistake
 
 TENSORS = "adapter_model.safetensors"
@@ -199,3 +214,73 @@ def _shortest(population: Population, policy: str) -> list[str]:
     ends = {n.rpartition(".")[2] for n in population.targets[policy]}
     linear = {n for n in linear_layers(population.model) if n.rpartition(".")[2] in ends}
     return sorted(ends if linear == targets else targets)
+
+
+def load_population(
+    sources: Mapping[str, str],
+    under: str,
+    device: Any,
+    dtype: Any,
+    trust_remote_code: bool,
+    shapes: Mapping[str, Spec],
+    seed: int,
+) -> tuple[Population, Any, list[int]]:
+    """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter
+    folders, or the base itself for policies that begin anew with `shapes`.
+    """
+    models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
+    base = models["base"]
+    folders = adapters_among(sources)
+    specs: dict[str, Spec] = {}
+    for policy in sources:
+        if policy in folders:
+            specs[policy] = peft_folder.spec_of(folders[policy])
+        else:
+            specs[policy] = shapes.get(policy, Spec())
+    for policy, folder in folders.items():
+        try:
+            targets_of(base, specs[policy])
+        except UserMistake as error:
+            raise UserMistake(f"adapter {folder} does not fit base {under!r}: {error}") from error
+    population = Population(base, specs, seed)
+    for policy, folder in folders.items():
+        peft_folder.load(population, policy, Path(folder))
+    return population, tokenizer, ends
+
+
+NEAR = 1e-2
+"""Log-probs of a merged float32 model differ by less than this from those of base and adapter, or
+it is not written.
+"""
+TRIED = 16
+"""Tokens of the text that both are tried on."""
+
+
+def save_merged(population: Population, policy: str, folder: Path) -> float:
+    """Write base + adapter as one model; returns by how much its log-probs differ at most from
+    those of the two apart.
+    """
+    model = population.model
+    merged = population.merged(policy)
+    ids = (
+        torch.arange(TRIED, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    )
+    with torch.no_grad():
+        with population.routed([population.policies.index(policy)]):
+            apart = _logprobs(model, ids)
+        whole = lambda **given: functional_call(model, merged, (), given)  # noqa: E731
+        gap = float((_logprobs(whole, ids) - apart).abs().max())
+    if not gap < (NEAR if model.dtype == torch.float32 else float("inf")):
+        raise UserMistake(
+            f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base"
+            " and adapter, so that it was not written: export with --no-merged"
+        )
+    try:
+        model.save_pretrained(folder, state_dict={**model.state_dict(), **merged})
+    except SafetensorError as error:  # a full disk, in the words of another language
+        raise OSError(f"{folder}: {error}") from error
+    return gap
+
+
+def _logprobs(model: Any, ids_BT: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=ids_BT, use_cache=False).logits.float().log_softmax(-1)

@@ -20,9 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comas.learners.lora.blocks import Route
-from comas.learners.lora.layers import Layer, Routing
-from comas.learners.lora.linear import ROWS, linear_layers, row_by_row, sizes, with_change
+from comas.learners.lora.layers import (
+    ROWS,
+    Layer,
+    Route,
+    Routing,
+    linear_layers,
+    row_by_row,
+    sizes,
+    with_change,
+)
 from comas.seams import in_float64
 from comas.types import UserMistake
 
