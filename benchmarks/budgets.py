@@ -23,8 +23,7 @@ from figures import save
 from rich.console import Console
 from rich.table import Table
 
-from comas.evaluation.folder import PLAN
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import PLAN, Exam
 from comas.evaluation.spec import Plan
 from comas.installed import examine
 from comas.sync import run_sync

@@ -26,8 +26,8 @@ from family_measures import at_start
 from rich.console import Console
 
 from comas.config.schema import read
-from comas.evaluation.cross_play import payoffs
 from comas.evaluation.systems import load
+from comas.evaluation.teams import payoffs
 from comas.game.agent import Member
 from comas.hooks import Hook
 from comas.methods import self_redteam

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,8 @@ EVERY = 0.25
 """Seconds between two reports of a stage."""
 WINDOW = 5.0
 """Seconds over which the speed is averaged."""
+COUNTS = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
+"""Of a meter."""
 ENOUGH = 1.0
 """Seconds of a stage before which no speed is told."""
 
@@ -169,41 +171,10 @@ class Hooks(Hook):
         for hook in self.hooks:
             hook.locate(folder)
 
-    def begin(self, run: Run, team: Team, start: int) -> None:
-        self._tell("begin", run, team, start)
-
-    def working(self, progress: Progress) -> None:
-        self._tell("working", progress)
-
-    def turn(self, turn: Turn) -> None:
-        self._tell("turn", turn)
-
-    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        self._tell("step", metrics, episodes)
-
-    def measured(self, name: str, step: int, found: Interval | None) -> None:
-        self._tell("measured", name, step, found)
-
-    def alarm(self, alarm: Alarm) -> None:
-        self._tell("alarm", alarm)
-
     def note(self, text: str) -> None:
-        listening = [hook for hook in self.hooks if type(hook).note is not Hook.note]
-        if not listening:
+        if all(type(hook).note is Hook.note for hook in self.hooks):
             logging.getLogger("comas").warning(text)
         self._tell("note", text)
-
-    def planned(self, folder: Path, games: int, done: int) -> None:
-        self._tell("planned", folder, games, done)
-
-    def cell(self, system: str, task: str, setup: str) -> None:
-        self._tell("cell", system, task, setup)
-
-    def game(self, record: Mapping[str, Any]) -> None:
-        self._tell("game", record)
-
-    def ended(self, result: Any) -> None:
-        self._tell("ended", result)
 
     def _tell(self, event: str, *details: Any) -> None:
         for hook in tuple(self.hooks):
@@ -214,6 +185,19 @@ class Hooks(Hook):
                 reason = f"{type(error).__name__}: {error}"
                 name = type(hook).__name__
                 self.note(f"hook {name} failed in {event} and is not told any more: {reason}")
+
+
+def _handing_on(event: str) -> Callable[..., None]:
+    def tell(self: Hooks, *details: Any) -> None:
+        self._tell(event, *details)  # pyright: ignore[reportPrivateUsage]
+
+    return tell
+
+
+EVENTS = "begin working turn step measured alarm planned cell game ended"
+"""What is handed on as it comes."""
+for _event in EVENTS.split():
+    setattr(Hooks, _event, _handing_on(_event))
 
 
 def hooks_of(hooks: Sequence[Hook]) -> Hooks:
@@ -303,23 +287,18 @@ class Pulse:
         """How far the present stage has come."""
         now = time.monotonic()
         counts = self._count()
-        replies = counts.replies - self._before.replies - self._apart
+        done = {count: getattr(counts, count) - getattr(self._before, count) for count in COUNTS}
+        done["replies"] -= self._apart
         expected = self._stage.expected
-        return Progress(
-            self._stage.stage,
-            self._stage.step,
-            now - self._began,
-            replies,
-            # a discussion that is played again asks more
-            None if expected is None else max(expected, replies),
-            self._stage.certainty,
-            counts.tokens - self._before.tokens,
-            self._speed(now, counts.tokens),
-            counts.rows_due - self._before.rows_due,
-            counts.rows_read - self._before.rows_read,
-            counts.rows_learnt - self._before.rows_learnt,
-            self._stage.questions,
-            self._apart,
+        if expected is not None:  # a discussion that is played again asks more
+            expected = max(expected, done["replies"])
+        return replace(
+            self._stage,
+            seconds=now - self._began,
+            expected=expected,
+            speed=self._speed(now, counts.tokens),
+            apart=self._apart,
+            **done,
         )
 
     @contextmanager
@@ -338,14 +317,11 @@ class Pulse:
 
     def _count(self) -> Meter:
         """What all hosts have done so far."""
-        meters = list(self._meters.values())
-        return Meter(
-            sum(m.replies for m in meters),
-            sum(m.tokens for m in meters),
-            sum(m.rows_due for m in meters),
-            sum(m.rows_read for m in meters),
-            sum(m.rows_learnt for m in meters),
-        )
+        meters = self._meters.values()
+        total: dict[str, Any] = {
+            count: sum(getattr(meter, count) for meter in meters) for count in COUNTS
+        }
+        return Meter(**total)
 
     def _speed(self, now: float, tokens: int) -> float | None:
         self._lately.append((now, tokens))

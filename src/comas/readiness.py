@@ -14,30 +14,27 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
 
-import tomli_w
-
 from comas.config.resolve import resolve
 from comas.config.schema import parse_pair, read
-from comas.config.systems import is_run, system_config
-from comas.evaluation.systems import asked, load
+from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
-from comas.game.play import Scene, play_all
+from comas.game.play import play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, decide, most_frequent
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import Score
-from comas.models.sources import team_file
 from comas.questions.checked import loaded
-from comas.stats import Interval, auc, gain_interval, mean_interval
+from comas.stats import Interval, auc, finite, gain_interval, interval_record, mean_interval
 from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import Episode, Question, Task, Turn, UserMistake
+from comas.verbs import pairs_of
 
 Way = Literal[
     "said",
@@ -148,21 +145,13 @@ class Preflight:
     def record(self) -> dict[str, Any]:
         """All of it as JSON, which has no infinity and no number that is none: those are null."""
         record = asdict(self)
-        record["step_minutes"] = _finite(self.step_minutes)
+        record["step_minutes"] = finite(self.step_minutes)
         for judged in record["judges"]:
             for key in ("accepts_majority", "accepts_rarest"):
-                judged[key] = _finite(judged[key])
+                judged[key] = finite(judged[key])
             for key in ("j", "prefers"):
-                if judged[key] is not None:
-                    mean, low, high, n = judged[key]
-                    ends = {"low": _finite(low), "high": _finite(high)}
-                    judged[key] = {"mean": mean, **ends, "n": n}
+                judged[key] = judged[key] and interval_record(judged[key])
         return record
-
-
-def _finite(value: float) -> float | None:
-    """The number; None where it is infinite or none."""
-    return value if math.isfinite(value) else None
 
 
 def preflight(
@@ -179,8 +168,7 @@ def preflight(
     Several bases are a team of one agent each. `labels=False` reads none. `tell` hears what takes
     long.
     """
-    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
-    return fly(bases, list(_written(pairs)), questions, answers, labels, tell or (lambda _: None))
+    return fly(bases, pairs_of(overrides), questions, answers, labels, tell or (lambda _: None))
 
 
 def fly(
@@ -214,25 +202,17 @@ def fly(
             raise UserMistake(f"task {config.task} has no training question to be asked")
         tell(f"asking {len(known)} questions of {config.task}, {answers} times each")
         began = time.monotonic()
-        episodes = run_sync(play_all(_scene(team, answers), known, "preflight"))
+        plays = replace(
+            team.method, play=play, start=None, draw=None, update=None, supervised=False
+        )
+        scene = replace(
+            team.scene(options={}, state={}), method=plays, options={"answers": answers}
+        )
+        episodes = run_sync(play_all(scene, known, "preflight"))
         seconds = time.monotonic() - began
         return examined(team, known, episodes, answers, labels, seconds)
     finally:
         team.close()
-
-
-def _written(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The values of a table as `key=value` pairs of the command line, keys dotted."""
-    for name, value in table.items():
-        key = f"{above}{name}"
-        if value is None:
-            raise UserMistake(f"{key}=None: None is no value of a key here: leave it out")
-        if isinstance(value, Mapping):
-            yield from _written(cast("Mapping[str, Any]", value), f"{key}.")
-        elif isinstance(value, bool | int | float | list | tuple):
-            yield f"{key}={tomli_w.dumps({'x': value}).removeprefix('x = ').strip()}"
-        else:
-            yield f"{key}={value}"
 
 
 def check_votes(task: Task, name: str) -> None:
@@ -262,18 +242,7 @@ def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
         return asked(resolve(read(None, {**table, **dict(map(parse_pair, pairs))})))
     if not bases:
         return asked(resolve(read(None, pairs)))
-    (name,) = bases
-    if is_run(name) or team_file(name) is not None:
-        return load(name, overrides=pairs)
-    if name.endswith(".toml"):
-        return asked(resolve(read(name, pairs)))
-    return asked(system_config(name, ["agents=2", "method=ttrl", *pairs]))
-
-
-def _scene(team: Team, answers: int) -> Scene:
-    """The game of a preflight at this team's table."""
-    method = replace(team.method, play=play, start=None, draw=None, update=None, supervised=False)
-    return replace(team.scene(options={}, state={}), method=method, options={"answers": answers})
+    return asked(*named(bases[0], pairs, ["agents=2", "method=ttrl"]))
 
 
 async def play(
@@ -309,25 +278,20 @@ async def play(
 async def _judge(
     question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
 ) -> None:
-    """Have a work judged in every way but by a blind answer."""
+    """Have a work judged in every way but by a blind answer, and note on each scoring how it was
+    had, and how far it accepts which work.
+    """
     shown = defuse(task.shown(question, work.text))
-    forms: Mapping[Way, Score] = {"said": "said", "expected": "expected", "believed": "believed"}
-    for way, score in forms.items():
-        turn = await score_work(question, work, shown, None, judge, task, score)
-        _note(turn, way, work, side)
-    evaluation = await criticise(question, work, shown, critic, task, blind=False)
-    forms = {"said after criticism": "said", "believed after criticism": "believed"}
-    for way, score in forms.items():
-        turn = await score_work(question, work, shown, evaluation, judge, task, score)
-        _note(turn, way, work, side)
-
-
-def _note(turn: Turn, way: Way, work: Turn, side: bool) -> None:
-    """Note on a scoring how it was had, and how far it accepts which work."""
-    belief = turn.info.get("belief")
-    verdict = accepts(turn) if belief is None else belief
-    turn.info["way"] = way
-    turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
+    evaluation = None
+    for way in WAYS[:-1]:
+        score, *criticised = way.split(" after ")
+        if criticised and evaluation is None:
+            evaluation = await criticise(question, work, shown, critic, task, blind=False)
+        turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
+        belief = turn.info.get("belief")
+        verdict = accepts(turn) if belief is None else belief
+        turn.info["way"] = way
+        turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
 
 
 async def _answer_blind(
@@ -436,32 +400,34 @@ def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
 
 def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:
     """The figures of one way of judging; `right` says of works whether they are, by their ids."""
-    readable = [verdict for verdict in verdicts if verdict.value is not None]
+    readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
     by_question: dict[int, dict[bool, float]] = {}
-    for verdict in readable:
-        by_question.setdefault(verdict.question, {})[verdict.side] = verdict.value or 0.0
-    both = [sides for sides in by_question.values() if len(sides) == 2]
-    values = [value for sides in both for value in sides.values()]
+    for verdict, value in readable:
+        by_question.setdefault(verdict.question, {})[verdict.side] = value
+    both = [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
+    known = [(value, right[one.work]) for one, value in readable if right and one.work in right]
+    values = [value for sides in both for value in sides]
     graded = any(value not in (0.0, 1.0) for value in values)
     cut = statistics.median(values) if graded else 0.5
-    accepted = [{side: float(value > cut) for side, value in sides.items()} for sides in both]
-    differences = [sides[True] - sides[False] for sides in accepted]
-    prefers = [
-        float(sides[True] > sides[False]) + 0.5 * (sides[True] == sides[False]) for sides in both
-    ]
-    rate = statistics.fmean(v for sides in accepted for v in sides.values()) if both else 0.0
-    j = gain_interval(differences) if len(both) > 1 else None
-    known = [(v.value or 0.0, right[v.work]) for v in readable if right and v.work in right]
+    accepted = [(float(more > cut), float(less > cut)) for more, less in both]
+    j = gain_interval([more - less for more, less in accepted]) if len(both) > 1 else None
+    prefers = [(more > less) + 0.5 * (more == less) for more, less in both]
+    majority, rarest = (
+        statistics.fmean(side) if both else math.nan
+        for side in (list(zip(*accepted, strict=True)) or [(), ()])
+    )
     return Judged(
         way=way,
         n=len(both),
         unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
-        accepts_majority=statistics.fmean(sides[True] for sides in both) if both else math.nan,
-        accepts_rarest=statistics.fmean(sides[False] for sides in both) if both else math.nan,
+        accepts_majority=majority,
+        accepts_rarest=rarest,
         j=j,
         prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
-        information=information(j.mean, rate) if j is not None else None,
-        against_truth=auc(known),
+        information=j and information(j.mean, (majority + rarest) / 2),
+        against_truth=auc(
+            [(v, right[one.work]) for one, v in readable if right and one.work in right]
+        ),
     )
 
 
@@ -521,31 +487,32 @@ def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float)
 
 def advice(found: Preflight) -> list[Advice]:
     """Say what the figures mean for each method."""
-    by_way = {one.way: one for one in found.judges}
     if found.readable < UNREADABLE:
         why = (
             f"only {found.readable:.2f} of its answers can be read"
             f" ({found.cut:.2f} are cut): raise room.solution or take another base"
         )
         return [Advice("all", "will not", why)]
-    advices = [_of_votes(found)]
-    for form, way in FORMS.items():
-        advices.append(_of_judges(f"comas {form}", by_way[way]))
-    believed = by_way["believed"]
+    by_way = {one.way: one for one in found.judges}
+    judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
+    telling = [
+        form
+        for form in ("score=believed evaluate=false", "score=said")
+        if judges[form].verdict == "can learn"
+    ]
     if found.dissent < ALIKE:
         why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
-        advices.append(Advice("comas_votes", "will not", why))
+        votes = Advice("comas_votes", "will not", why)
+    elif telling:
+        why = f"with {telling[0]} its judges know which majorities to trust"
+        votes = Advice("comas_votes", "can learn", why)
     else:
-        forms = ("score=believed evaluate=false", "score=said")
-        judges = {form: _of_judges(form, by_way[FORMS[form]]) for form in forms}
-        telling = [form for form, judge in judges.items() if judge.verdict == "can learn"]
-        if telling:
-            why = f"with {telling[0]} its judges know which majorities to trust"
-            advices.append(Advice("comas_votes", "can learn", why))
-        else:
-            why = "its judges have to learn first, and until then its gate opens by chance"
-            advices.append(Advice("comas_votes", "may learn", why))
-    advices.append(_of_judges("comas_peer score=believed evaluate=false", believed))
+        why = "its judges have to learn first, and until then its gate opens by chance"
+        votes = Advice("comas_votes", "may learn", why)
+    peers = replace(
+        judges["score=believed evaluate=false"], method="comas_peer score=believed evaluate=false"
+    )
+    advices = [_of_votes(found), *judges.values(), votes, peers]
     if found.truth is not None:
         mixed = found.truth["mixed"]
         why = f"labels part the answers to {mixed:.2f} of the questions"

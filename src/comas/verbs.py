@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+import tomli_w
+
 from comas.config.plugins import load_plugin
 from comas.config.schema import OF_TRAINING, parse_pair, read
-from comas.display.lines import shown
+from comas.display import shown
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
 from comas.hooks import Hook, hooks_of
@@ -26,6 +28,7 @@ from comas.types import Host, UserMistake
 
 System = str | Path | Sequence[str | Path]
 """A run, a model or a team, or several runs that count as one system."""
+NOTHING_JUDGED = "fewer than two questions were judged for both; nothing can be said"
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,9 +61,11 @@ class Evaluation:
                 f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}"
             )
         for found in (*self.systems, *self.setups):
-            sides = f"{_side(found['second'])} minus {_side(found['first'])}"
+            second, first = (
+                f"{found[side]['label']} {found[side]['setup']}" for side in ("second", "first")
+            )
             difference = spelt(found["difference"], found["low"], found["high"])
-            lines.append(f"  {sides}: {difference}, {found['verdict']}")
+            lines.append(f"  {second} minus {first}: {difference}, {found['verdict']}")
         return "\n".join(lines)
 
 
@@ -123,7 +128,7 @@ def resume(
     length = {
         key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None
     }
-    pairs = _pairs({**length, **changes})
+    pairs = pairs_of({**length, **changes})
     with shown(hooks) as told:
         return run_sync(resume_async(run, *told, changes=pairs, hosts=hosts))
 
@@ -155,17 +160,11 @@ def evaluate(
         raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
     most = None if limit == LIMIT else limit or 0
     place = str(data) if data is not None else None
-    plan = planned(names, tasks, setups, most, seed, _pairs(keys), place)
+    plan = planned(names, tasks, setups, most, seed, pairs_of(keys), place)
     exam = Exam.create(plan, str(out) if out is not None else None)
     found = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
-    return Evaluation(
-        Path(found["folder"]),
-        found["cells"],
-        found["systems"],
-        found["setups"],
-        found["notes"],
-        found,
-    )
+    tables = {name: found[name] for name in ("cells", "systems", "setups", "notes")}
+    return Evaluation(Path(found["folder"]), **tables, record=found)
 
 
 def planned(
@@ -182,12 +181,11 @@ def planned(
     """
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as seed")
-    ways = _listed(setups)
+    ways, asked = _listed(setups), _listed(tasks)
     if not ways:
         raise UserMistake(
             "setups names none: one or more of single, vote, debate, autogen, game, a method"
         )
-    asked = _listed(tasks)
     for task in asked:
         load_plugin("task", task)
     for pair in pairs:
@@ -199,7 +197,7 @@ def planned(
                 f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
                 " it out"
             )
-    per_task = limit_of(limit, pairs, "limit")
+    per_task = limit_of(limit, pairs)
     return Plan(names, asked, ways, per_task, seed, pairs, data)
 
 
@@ -209,12 +207,9 @@ def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
     """
     found = evaluate(first, second, **settings)
     if not found.systems:
-        raise UserMistake(
-            f"{first} and {second}: fewer than two questions were judged for both; nothing can be"
-            " said"
-        )
-    fields = ("task", "setup", "n", "difference", "low", "high", "p", "verdict")
-    return [Comparison(**{field: record[field] for field in fields}) for record in found.systems]
+        raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
+    names = [field.name for field in fields(Comparison)]
+    return [Comparison(**{name: record[name] for name in names}) for record in found.systems]
 
 
 def _at_home(name: str | Path) -> str:
@@ -227,32 +222,28 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def _pairs(keys: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as `key=value` pairs of the command line."""
+def pairs_of(keys: Mapping[str, Any]) -> list[str]:
+    """Keyword arguments as `key=value` pairs of the command line; None is no budget."""
     pairs: list[str] = []
     for name, value in keys.items():
         key = name.replace("__", ".")
-        if value is None and key.rpartition(".")[2] not in ("budget_tokens", "budget_money"):
-            raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
-        pairs.append(f"{key}={'none' if value is None else _as_toml(value)}")
+        if value is None and key.rpartition(".")[2] in ("budget_tokens", "budget_money"):
+            pairs.append(f"{key}=none")
+        else:
+            pairs.append(f"{key}={_as_toml(key, value)}")
     return pairs
 
 
-def _as_toml(value: Any) -> str:
+def _as_toml(key: str, value: Any) -> str:
     """Write a value as on the command line, and read it back to be sure that it can be."""
-    import tomli_w
-
     if value is None:
-        raise UserMistake("None is no value of a key here: leave the key out")
+        raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
     if isinstance(value, os.PathLike):
         value = os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{key} = {_as_toml(part)}" for key, part in value.items())
-        return f"{{{inside}}}"
+        table = cast("Mapping[str, Any]", value)
+        inside = [f"{name} = {_as_toml(f'{key}.{name}', part)}" for name, part in table.items()]
+        return f"{{{', '.join(inside)}}}"
     text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
     parse_pair(f"x={text}")
     return text
-
-
-def _side(side: Mapping[str, Any]) -> str:
-    return f"{side['label']} {side['setup']}"

@@ -13,9 +13,7 @@ import pytest
 from rich.console import Console
 
 from comas import hooks
-from comas.display import Display, Lines, discussion
-from comas.display.discussions import read_as
-from comas.display.lines import amount, lost, speed
+from comas.display import Display, Lines, amount, discussion, lost, read_as, speed
 from comas.hooks import Progress
 from comas.stats import Interval
 from comas.types import Meter, Turn

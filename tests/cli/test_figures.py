@@ -4,7 +4,7 @@ has.
 
 from __future__ import annotations
 
-from comas.cli.summary import LAST, figure_lines, figures_of
+from comas.cli.train import LAST, figure_lines, figures_of
 
 STEPS = [
     {"pay": {"n": 4, "accuracy": 0.25, "auc": 0.5}, "coverage": {"distinct": 1.2}},

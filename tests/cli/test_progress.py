@@ -24,12 +24,12 @@ import pytest
 from rich.console import Console
 
 import comas
+import comas.display as watching
 from comas.cli.output import Outlet
 from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import Lines
-from comas.display import lines as watching
 from comas.evaluation.accuracy import by_agent
 from comas.hooks import EVERY, Hook, Hooks, Progress, Pulse
 from comas.learners.recipe import Recipe

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from comas.cli.summary import print_summary
+from comas.cli.train import print_summary
 from comas.storage.run import Run
 from comas.training.result import result_of
 from tests.support.run_folders import run, step

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.cli.evaluate import print_cross
-from comas.evaluation.cross_play import Matrix, between, game_of, matrix, payoffs
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
+from comas.evaluation.teams import Matrix, between, game_of, payoffs
 from comas.game.agent import Member
 from comas.game.moves import facing
 from comas.methods import mars, self_redteam
-from comas.stats import mean_interval
+from comas.stats import interval_record, mean_interval
 from comas.tasks import gate, kuhn, pick
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
@@ -36,37 +36,42 @@ def numbers(size: int, questions: int) -> Any:
     return st.lists(side, min_size=size, max_size=size)
 
 
+def record(names: Sequence[str], values: Any) -> dict[str, Any]:
+    return Matrix(names, np.array(values)).record("kuhn", len(values[0][0]))
+
+
 @settings(deadline=None, max_examples=50)
 @given(numbers(3, 4))
 def test_margins_are_the_means_of_their_cells(values: list[list[list[float]]]) -> None:
-    found = Matrix("abc", values)
-    cells = [[found.cell(i, j).mean for j in range(3)] for i in range(3)]
+    found = record("abc", values)
+    cells = [[cell["mean"] for cell in row] for row in found["matrix"]]
     for place in range(3):
-        assert found.row(place).mean == pytest.approx(fmean(cells[place]))
+        assert found["rows"][place]["mean"] == pytest.approx(fmean(cells[place]))
         column = [cells[row][place] for row in range(3)]
-        assert found.column(place).mean == pytest.approx(fmean(column))
-    assert found.whole().mean == pytest.approx(fmean(found.row(i).mean for i in range(3)))
-    assert found.whole().mean == pytest.approx(fmean(found.column(i).mean for i in range(3)))
-    gained, lost = found.progress()
-    assert gained.mean == pytest.approx(cells[2][0] - cells[0][0])
-    assert lost.mean == pytest.approx(cells[0][0] - cells[0][2])
+        assert found["columns"][place]["mean"] == pytest.approx(fmean(column))
+    for margin in ("rows", "columns"):
+        means = [one["mean"] for one in found[margin]]
+        assert found["mean"]["mean"] == pytest.approx(fmean(means))
+    assert found["progress"]["rows"]["mean"] == pytest.approx(cells[2][0] - cells[0][0])
+    assert found["progress"]["columns"]["mean"] == pytest.approx(cells[0][0] - cells[0][2])
 
 
 def test_progress_is_paired_by_question() -> None:
     base = [1.0, -1.0, 2.0]
     better = [number + more for number, more in zip(base, (0.25, 0.5, 0.75), strict=True)]
-    found = Matrix(["first", "last"], [[base, base], [better, base]])
-    gained, lost = found.progress()
-    assert gained == mean_interval([0.25, 0.5, 0.75])
-    assert gained.high - gained.low < found.cell(1, 0).high - found.cell(1, 0).low
-    assert (lost.mean, lost.low, lost.high) == (0.0, -inf, inf), "equal values tell no spread"
-    assert found.cell(1, 0) == mean_interval(better)
+    found = record(["first", "last"], [[base, base], [better, base]])
+    gained, lost = found["progress"]["rows"], found["progress"]["columns"]
+    assert gained == interval_record(mean_interval([0.25, 0.5, 0.75]))
+    cell = found["matrix"][1][0]
+    assert gained["high"] - gained["low"] < cell["high"] - cell["low"]
+    assert (lost["mean"], lost["low"], lost["high"]) == (0.0, None, None), "no spread is told"
+    assert cell == interval_record(mean_interval(better))
 
 
 def beating(pairs: set[tuple[int, int]], count: int = 3) -> Matrix:
     """A matrix in which of each of these pairs the first wins 1."""
     values = [[[float((i, j) in pairs)] for j in range(count)] for i in range(count)]
-    return Matrix([str(place) for place in range(count)], values)
+    return Matrix([str(place) for place in range(count)], np.array(values))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +98,12 @@ def test_only_questions_that_all_pairs_have_count() -> None:
     names = ["a", "b"]
     found = {(i, j): {"x": 1.0, "y": 0.0, "z": 0.5} for i in names for j in names}
     del found["a", "b"]["y"]
-    made = matrix(names, found)
+    made = Matrix.of(names, found)
     assert made is not None
     assert made.record("kuhn", asked=3)["missing"] == 1
-    assert made.values[0][1] == [1.0, 0.5], "in the order of their names"
+    assert made.values_RCQ[0, 1].tolist() == [1.0, 0.5], "in the order of their names"
     found["b", "a"] = {}
-    assert matrix(names, found) is None
+    assert Matrix.of(names, found) is None
 
 
 # --- games
@@ -213,7 +218,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Question], bool]) 
             raise HostFailure("connection reset")
         return 1.0
 
-    monkeypatch.setattr("comas.evaluation.cross_play.facing", facing)
+    monkeypatch.setattr("comas.evaluation.teams.facing", facing)
 
 
 def test_where_every_game_failed_nothing_was_evaluated(
@@ -245,7 +250,7 @@ def test_questions_that_nobody_played_to_their_end_are_missing(
 
 def test_a_matrix_without_a_spread_has_no_ends(capsys: pytest.CaptureFixture[str]) -> None:
     even = [[0.5, 0.5]] * 2
-    print_cross(Matrix("ab", [even, even]).record("kuhn", 2))
+    print_cross(record("ab", [even, even]))
     said = capsys.readouterr().out
     assert "?" not in said
     assert "+0.500" in said

@@ -21,7 +21,6 @@ from safetensors.numpy import load_file
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.folder import Folder
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
@@ -495,13 +494,11 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
 
 
 def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, Plan(["seed"]))
-    names = [
-        folder.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"
-    ]
+    exam = Exam(tmp_path, Plan(["seed"]))
+    names = [exam.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"]
     assert names[0] != names[1]
     assert all(len(name.encode()) <= 255 for name in names)
-    known = folder.log("r" * 200, "pick", "single").path.name
+    known = exam.log("r" * 200, "pick", "single").path.name
     assert known.startswith("r" * 200 + ".pick.single."), "as it was"
 
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.evaluation import teamwork as figures_of
+from comas.evaluation import teams as figures_of
 from comas.evaluation.games import first_answers, noted, revisions
 from comas.evaluation.report import Cell
-from comas.evaluation.teamwork import Beside, beside, teamwork
+from comas.evaluation.teams import Beside, beside, teamwork
 from comas.stats import (
     accuracy_interval,
     delta_interval,
@@ -366,9 +366,9 @@ def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
     singles = members(*[(word[a], word[b]) for a, b, _ in answers])
     as_given = [played(f"q{i}", word[team]) for i, (_, _, team) in enumerate(answers)]
     compared = compared_with(as_given, singles)
-    expert_right = figures_of._right_of_experts(compared.alone[0])
+    expert_right = figures_of.right_of_experts(compared.members[0])
     found = figures_of.expert_figures(compared)
-    team = sum(compared.right()[0]) / len(answers)
+    team = sum(compared.right[0]) / len(answers)
     if any(expert_right):
         own = sum(expert_right) / len(answers)
         assert found["expert loss"].mean == pytest.approx((own - team) / own)

@@ -301,7 +301,7 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
     monkeypatch.setattr("comas.readiness.fly", stopped)
     assert run(["preflight", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[0][:2] == (["lr=1e-5"], ["seed=4"])
-    monkeypatch.setattr("comas.config.systems.found_at", stopped)
+    monkeypatch.setattr("comas.evaluation.systems.found_at", stopped)
     assert run(["play", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[1] == ("lr=1e-5", ["seed=4"])
 

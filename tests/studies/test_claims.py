@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from comas.studies.claims import Row, figure_at, p_of, verdicts_of
+from comas.studies.cells import Row, figure_at
 from comas.studies.file import StudyFile
-from comas.studies.report import Declared, Report
+from comas.studies.report import Declared, Report, p_of, verdicts_of
 
 
 def study(*claims: dict[str, object], seeds: int = 3) -> StudyFile:

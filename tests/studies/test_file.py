@@ -12,8 +12,7 @@ import comas.setups.vote
 import comas.tasks.pick
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.studies.file import StudyFile, described, flat, merged, nested, read_file, slug
-from comas.studies.settings import pinned
+from comas.studies.file import StudyFile, described, flat, nested, over, pinned, read_file, slug
 from comas.studies.verb import Study
 from comas.types import UserMistake
 
@@ -116,28 +115,33 @@ def test_a_grid_is_a_product_with_names() -> None:
     axes = {"lr": [1e-3, 2e-3], "kl": {"solution": [0, 0.1]}, "agents": [1]}
     table = {"grid": {**axes, "method": ["ttrl"]}, "questions": 4}
     found = described(study(settings={"g": table}, config={"questions": 9, "epochs": 2}))
-    assert [setting.name for setting in found] == [
+    assert [name for name, _, _ in found] == [
         f"g lr={lr} kl.solution={kl} agents=1 method=ttrl"
         for lr in (0.001, 0.002)
         for kl in (0, 0.1)
     ]
-    assert found[-1].keys == {
-        **{"questions": 4, "epochs": 2, "lr": 2e-3, "kl.solution": 0.1},
+    assert found[-1][1] == {
+        **{"questions": 4, "epochs": 2, "lr": 2e-3, "kl": {"solution": 0.1}},
         **{"agents": 1, "method": "ttrl"},
     }
 
 
 def test_own_keys_take_the_place_of_common_tables_and_values() -> None:
-    common = {"kl.solution": 0.1, "kl.scoring": 0.5, "agents": 4, "lr": 1.0}
-    assert merged(common, {"kl": {}}) == {"agents": 4, "lr": 1.0, "kl": {}}
-    own = {"agents.a0.base": "seed", "kl.solution": 0}
-    assert merged(common, own) == {"kl.scoring": 0.5, "lr": 1.0, **own}
+    common = {"kl": {"solution": 0.1, "scoring": 0.5}, "agents": 4, "lr": 1.0}
+    assert over(common, {"kl": {}}) == {"agents": 4, "lr": 1.0, "kl": {}}
+    own = {"agents": {"a0": {"base": "seed"}}, "kl": {"solution": 0}}
+    assert over(common, own) == {
+        "kl": {"solution": 0, "scoring": 0.5},
+        "lr": 1.0,
+        "agents": own["agents"],
+    }
 
 
 def test_tables_and_dotted_keys_are_the_same() -> None:
     keys = {"a.b.c": 1, "a.d": {}, "e": [1]}
     assert nested(keys) == {"a": {"b": {"c": 1}, "d": {}}, "e": [1]}
     assert flat(nested(keys)) == keys
+    assert nested({"a": {"b.c": 1}}) == {"a": {"b": {"c": 1}}}
     assert slug("kl lr=1e-3/β, x@y") == "kl-lr-1e-3-β-x-y"
     long = [slug("β" * 300 + end) for end in "ab"]
     assert long[0] != long[1]

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="kills of POSIX"),
 ]
 FILES = ("report.md",)
-CELL = [sys.executable, "-m", "comas.cli.cell"]
+CELL = [sys.executable, "-m", "comas.cli.entry"]
 
 
 def comas(file: Path) -> subprocess.Popen[str]:
@@ -90,8 +90,8 @@ def test_the_process_of_a_cell_ends_with_its_stdin() -> None:
         assert held.wait(120) == 0
         assert held.stdout is not None
         assert held.stdout.read().strip()
-    code = "import time; from comas.cli import cell, entry; entry.main = lambda: time.sleep(600); "
-    waiting = subprocess.Popen([sys.executable, "-c", code + "cell.main()"], stdin=subprocess.PIPE)
+    code = "import time; from comas.cli import entry; entry.main = lambda: time.sleep(600); "
+    waiting = subprocess.Popen([sys.executable, "-c", code + "entry.cell()"], stdin=subprocess.PIPE)
     assert waiting.stdin is not None
     waiting.stdin.close()
     assert waiting.wait(120) == 130

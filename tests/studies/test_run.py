@@ -13,8 +13,7 @@ import pytest
 
 import comas
 from comas.studies import cells, verb
-from comas.studies.cells import Ended, jobs_for
-from comas.studies.claims import rows_of
+from comas.studies.cells import Ended, jobs_for, rows_of
 from comas.studies.verb import Study
 from comas.sync import run_sync
 from comas.types import UserMistake

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from comas.storage.run import Run
-from comas.trackers.sink import Sink, Tracked
-from comas.trackers.tracker import Tracker
+from comas.trackers.sink import Sink, Tracked, Tracker
 from tests.support.faults import Crash
 from tests.support.run_folders import checkpoint, step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from comas.trackers.tracker import figures_of, of_config
+from comas.trackers.sink import figures_of, of_config
 
 LINE = {
     "step": 4,

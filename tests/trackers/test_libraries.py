@@ -47,7 +47,7 @@ from comas.config.plugins import load_builder
 from comas.hooks import Alarm
 from comas.storage.run import Run
 from comas.stats import Interval
-from comas.trackers.tracker import Tracker
+from comas.trackers.sink import Tracker
 
 path, name, start, dies = sys.argv[1:]
 tracker = Tracker(name, load_builder("trackers", name, "track").open)

@@ -20,7 +20,7 @@ from comas.hooks import Alarm, Hook
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
-from comas.trackers.tracker import figures_of
+from comas.trackers.sink import figures_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 from tests.support.command import run as command

@@ -11,8 +11,7 @@ import pytest
 from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
-from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded
-from comas.view.jsonl import JsonLines
+from comas.view.documents import EvaluationDocuments, JsonLines, RunDocuments, Several, encoded
 from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from comas.view import export as exporting
+from comas.types import UserMistake
+from comas.view import page as exporting
 from comas.view.documents import EvaluationDocuments, RunDocuments
-from comas.view.export import export, spread, steps_named
+from comas.view.page import export, spread, steps_named
 from tests.support.viewed import evaluation, viewed_run
 
 
@@ -86,5 +87,5 @@ def test_steps_by_name() -> None:
         "6": "there are steps 1 to 5",
         "0": "there are steps",
     }.items():
-        with pytest.raises(ValueError, match=problem):
+        with pytest.raises(UserMistake, match=problem):
             steps_named(text, 5)

@@ -16,7 +16,7 @@ import pytest
 
 from comas.storage.run import Run
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several
-from comas.view.export import export
+from comas.view.page import export
 from comas.view.server import Server
 from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 

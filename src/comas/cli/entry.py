@@ -1,17 +1,40 @@
 """Where the command begins: Ctrl-C while its libraries load is one line, as it is later.
 
-Leaves out: the command line (`cli.main`), which is imported here and nowhere else.
+Run as a module it is the process of a study's cell, which ends when its stdin does: nothing is left
+running where the study was killed, and whatever it was at can be gone on with. Leaves out: the
+command line (`cli.main`), which is imported here and nowhere else.
 """
 
+import os
 import sys
+import threading
+
+from comas.exit_codes import STOPPED
 
 
 def main() -> None:
     """Import the command line, and run it."""
     try:
-        from comas import verbs  # noqa: F401 - most of a second, of which nobody need see a traceback
-        from comas.cli import main as command_line
+        from comas.cli import main as command_line  # most of a second
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(STOPPED) from None
     command_line.main()
+
+
+def cell() -> None:
+    """Run it for as long as somebody holds the other end of stdin."""
+    threading.Thread(target=_die_with_stdin, daemon=True).start()
+    sys.argv[0] = "comas"
+    main()
+
+
+def _die_with_stdin() -> None:
+    # not through sys.stdin, whose lock Python waits for when it ends
+    while os.read(0, 4096):
+        pass
+    os._exit(STOPPED)
+
+
+if __name__ == "__main__":
+    cell()

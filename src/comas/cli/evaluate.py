@@ -10,18 +10,25 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from comas.cli.output import Json, print_json, print_stopped
+from comas.cli.output import Json, print_json, print_stopped, split
+from comas.display import clean, watcher
+from comas.evaluation.runner import REPORT, SPENT, Exam
+from comas.evaluation.spec import Plan
 from comas.exit_codes import STOPPED
 from comas.program import command
 from comas.stats import spelt
-
-if TYPE_CHECKING:
-    from comas.evaluation.runner import Exam
-    from comas.evaluation.spec import Plan
+from comas.sync import run_sync
+from comas.team import spending
+from comas.types import UserMistake
+from comas.verbs import NOTHING_JUDGED, planned
 
 Tasks = Annotated[
     str | None,
@@ -72,10 +79,7 @@ def evaluate(
     """How good runs and models are on held-out questions, with what certainty, at what cost; each
     against the first.
     """
-    from comas.evaluation.runner import Exam
-
-    plan = _plan(systems, tasks, setups, limit, seed, data)
-    go_on(ctx, Exam.create(plan, out), json_)
+    go_on(ctx, Exam.create(_plan(systems, tasks, setups, limit, seed, data), out), json_)
 
 
 def compare(
@@ -96,9 +100,6 @@ def compare(
     """Whether the second of two systems is better than the first, on the same
     held-out questions.
     """
-    from comas.evaluation.runner import Exam
-    from comas.types import UserMistake
-
     named = [first, second, *(pairs or [])]
     plan = _plan(named, tasks, setups, limit, seed, data)
     if len(plan.systems) != 2:
@@ -114,10 +115,7 @@ def compare(
     exam = Exam.create(plan, out)
     found = _watched(exam, json_)
     if not found["systems"]:
-        raise UserMistake(
-            f"{first} and {second}: fewer than two questions were judged for both; nothing can be"
-            " said"
-        )
+        raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
     if json_:
         print_json(ctx, {**found, "cells": found["systems"]})
         return
@@ -147,26 +145,18 @@ def _plan(
     seed: int,
     data: str | None,
 ) -> Plan:
-    from comas.config.systems import is_run
-    from comas.verbs import planned
-
-    names = [s for s in systems if "=" not in s or is_run(s.split(",")[0])]
-    pairs = [s for s in systems if s not in names]
+    names, pairs = split(systems)
     return planned(names, tasks or "", setups, limit, seed, pairs, data)
 
 
 def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
     """Play what is missing of an evaluation, and show it."""
-    found = _watched(exam, as_json)
-    _print(ctx, found, as_json)
+    _print(ctx, _watched(exam, as_json), as_json)
 
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
-    from comas.evaluation.folder import SPENT
-    from comas.team import spending
-
-    file = folder / "report.json"
+    file = folder / REPORT
     if file.is_file():
         _print(ctx, spending.read(file), as_json)
         return
@@ -187,9 +177,6 @@ def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
-    from comas.display import watcher
-    from comas.team.build import run_sync
-
     try:
         with watcher(as_json) as observer:
             return run_sync(exam.go(observer))
@@ -214,7 +201,7 @@ def _show(found: Mapping[str, Any]) -> None:
         print_cross(matrix)
     print()
     _print_notes(found)
-    print(f"all of it: {Path(found['folder']) / 'report.json'}")
+    print(f"all of it: {Path(found['folder']) / REPORT}")
 
 
 def _row(cell: Mapping[str, Any]) -> list[str]:
@@ -266,17 +253,12 @@ def _sides(d: Mapping[str, Any]) -> str:
 
 
 def _print_costs(found: Mapping[str, Any]) -> None:
-    from comas.display import clean
-    from comas.team.spending import told
-
     for account in found.get("api", []):
-        for line in told({account["host"]: account}):
+        for line in spending.told({account["host"]: account}):
             print(clean(f"{account['system']}: {line}", 1000))
 
 
 def _print_notes(found: Mapping[str, Any]) -> None:
-    from comas.display import clean
-
     _print_costs(found)
     for note in found["notes"]:
         print(f"note: {clean(note, 1000)}")
@@ -319,11 +301,6 @@ def print_table(
     """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no
     room, columns `whole` never.
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
         table.add_column(name, no_wrap=name in whole, overflow="fold")

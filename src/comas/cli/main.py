@@ -17,20 +17,13 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import (
-    evaluate,
-    export,
-    play,
-    preflight,
-    serve,
-    show,
-    study,
-    summary,
-    train,
-    view,
-)
+from comas.cli import evaluate, export, look, preflight, serve, study, train
 from comas.cli.output import Json, print_error, print_json
+from comas.config.schema import Config
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
+from comas.program import VERSION
+from comas.seams import StaleWeights
+from comas.types import HostFailure, HostLost, UserMistake
 
 app = typer.Typer(
     add_completion=False,
@@ -58,9 +51,6 @@ def main() -> None:
 
 def _run() -> int | str | None:
     """Run the command that the arguments name, and return the exit code."""
-    from comas.seams import StaleWeights
-    from comas.types import HostFailure, HostLost, UserMistake
-
     try:
         code = app(standalone_mode=False)
         if sys.stdout is not None:  # as it is without any (`>&-`)
@@ -97,8 +87,6 @@ def _fail(message: str) -> int:
 
 def _with_hint(message: str) -> str:
     """A complaint of the parser about `--steps`, with what is wanted instead."""
-    from comas.config.schema import Config
-
     option = re.search(r"No such option:? '?--([\w-]+)", message)
     key = option[1].replace("-", "_") if option else ""
     if key not in Config.model_fields:
@@ -108,8 +96,6 @@ def _with_hint(message: str) -> str:
 
 def _version(show: bool) -> None:
     if show:
-        from comas.program import VERSION
-
         print(VERSION)
         raise typer.Exit
 
@@ -126,11 +112,11 @@ def _common(
 app.command()(train.train)
 app.command()(train.resume)
 app.command()(preflight.preflight)
-app.command()(play.play)
-app.command()(summary.report)
+app.command()(look.play)
+app.command()(train.report)
 app.command("eval")(evaluate.evaluate)
-app.command()(show.show)
-app.command()(view.view)
+app.command()(look.show)
+app.command()(look.view)
 app.command()(serve.serve)
 app.command()(evaluate.compare)
 app.command()(export.export)

@@ -8,22 +8,20 @@ Whatever a message quotes, a terminal is not steered by it. Leaves out: what is 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from comas.config.systems import is_run
 from comas.hooks import Hook, Hooks
 from comas.program import command
-
-if TYPE_CHECKING:
-    from comas.stats import Interval
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:
@@ -42,16 +40,17 @@ Json = Annotated[
 ]
 
 
+def split(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The names among the words of a command, and its `key=value` pairs: a run may have such a name
+    as well.
+    """
+    names = [word for word in words or () if "=" not in word or is_run(word.split(",")[0])]
+    return names, [word for word in words or () if word not in names]
+
+
 def print_json(ctx: typer.Context, record: Any) -> None:
     """The object."""
     print(json.dumps(record), file=ctx.obj, flush=True)
-
-
-def interval_json(found: Interval | None) -> dict[str, Any] | None:
-    """JSON has no infinity: an open end is null."""
-    if found is None:
-        return None
-    return {key: v if math.isfinite(v) else None for key, v in found._asdict().items()}
 
 
 def print_error(message: str) -> None:

@@ -6,16 +6,17 @@ Leaves out: asking and figures (`comas.readiness`).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from comas.cli.output import Json, print_json, print_note
-from comas.stats import spelt
-
-if TYPE_CHECKING:
-    from comas.readiness import Preflight
-    from comas.stats import Interval
+from comas import readiness
+from comas.cli.output import Json, print_json, print_note, split
+from comas.display import clean
+from comas.readiness import Preflight
+from comas.stats import Interval, spelt
 
 Asked = Annotated[
     list[str] | None,
@@ -38,13 +39,8 @@ def preflight(
     json_: Json = False,
 ) -> None:
     """Say before any training which methods can learn on this model and these questions."""
-    from comas.config.systems import is_run
-    from comas.readiness import fly
-
-    given = arguments or []
-    bases = [word for word in given if "=" not in word or is_run(word)]
-    pairs = [word for word in given if word not in bases]
-    found = fly(bases, pairs, questions, answers, not no_labels, print_note)
+    bases, pairs = split(arguments)
+    found = readiness.fly(bases, pairs, questions, answers, not no_labels, print_note)
     if json_:
         print_json(ctx, found.record())
     else:
@@ -52,11 +48,6 @@ def preflight(
 
 
 def _show(found: Preflight) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from comas.display import clean
-
     console = Console()
     console.width = max(console.width, 130)  # the table does without breaks
     bases = ", ".join(found.team)

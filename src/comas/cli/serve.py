@@ -9,15 +9,21 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from comas.cli.output import Json, print_json, print_note
+from comas.cli.output import Json, print_json, print_note, split
+from comas.config.resolve import Resolved
+from comas.config.schema import OF_TRAINING
+from comas.evaluation import spec
+from comas.evaluation.systems import greeted
+from comas.evaluation.ways import asking_of
 from comas.program import command
-
-if TYPE_CHECKING:
-    from comas.config.resolve import Resolved
+from comas.serve.playing import Limits, Players, models_of
+from comas.sync import run_sync
+from comas.team.build import outline
+from comas.types import UserMistake
 
 UNUSED_HERE = ("base", "temperature", "questions", "data", "samples", "out")
 """Keys of the config that clients or other options say, besides those of training."""
@@ -57,16 +63,9 @@ def serve(
 ) -> None:
     """Answer clients of OpenAI's API with a team: each of its setups is a model."""
     endpoint = _library()
-    from comas.evaluation.systems import greeted
-    from comas.evaluation.ways import asking_of
-    from comas.serve.playing import Limits, Players, models_of
-    from comas.sync import run_sync
-    from comas.types import UserMistake
-
     chosen = None
     if setups is not None:
-        named = [name.strip() for name in setups.split(",")]
-        chosen = [name for name in named if name]
+        chosen = [name.strip() for name in setups.split(",") if name.strip()]
         if not chosen:
             raise UserMistake("--setups names none: one or more of single, vote, debate, game")
     resolved, weights = named_team(arguments)
@@ -76,9 +75,9 @@ def serve(
         team = await greeted(resolved, print_note, weights)
         try:
             models = models_of(team, chosen)
+            config = team.config
             limits = Limits(at_once, seconds)
-            asking = asking_of(team.config)
-            players = Players(models, team.task, asking, team.config.seed, limits)
+            players = Players(models, team.task, asking_of(config), config.seed, limits)
             served = endpoint.Endpoint(players, host, key)
             url = served.url(bound)
             if json_:
@@ -97,8 +96,6 @@ def serve(
 
 def _library() -> Any:
     """`comas.serve.endpoint`, where what it needs is installed."""
-    from comas.types import UserMistake
-
     try:
         from comas.serve import endpoint
     except ModuleNotFoundError as error:
@@ -112,27 +109,18 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
     """What the arguments name, by the same rules as `comas eval`: its config, and its checkpoint
     where it is a run.
     """
-    from comas.config.schema import OF_TRAINING
-    from comas.config.systems import is_run
-    from comas.evaluation import spec
-    from comas.team.build import outline
-    from comas.types import UserMistake
-
-    names = [name for name in arguments if "=" not in name or is_run(name)]
+    names, pairs = split(arguments)
     if len(names) != 1 or "," in names[0]:
         raise UserMistake(
             f"serve takes one team, such as: {command()} serve seed; not"
             f" {', '.join(names) or 'none'}"
         )
     (name,) = names
-    pairs = [pair for pair in arguments if pair != name]
     for pair in pairs:
         key = pair.partition("=")[0].split(".")[0].strip()
         if key in UNUSED_HERE or key in OF_TRAINING:
             raise UserMistake(f"{pair}: {key} changes nothing where clients ask: leave it out")
-    places = spec.places([name])
-    teams = spec.teams(places, pairs)
-    plan = spec.Plan([name], pairs=pairs, places=places, teams=teams)
+    plan = spec.placed(spec.Plan([name], pairs=pairs))
     resolved = plan.resolved(name)
-    spec.check_hosts(pairs, [outline(resolved)])
+    spec.check_hosts(plan.pairs, [outline(resolved)])
     return resolved, plan.weights(name)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from comas.cli.output import Json, print_json
+from comas.display import clean
 from comas.exit_codes import STOPPED
 from comas.program import command
-
-if TYPE_CHECKING:
-    from comas.studies.cells import Ended
-    from comas.studies.report import Report
-    from comas.studies.verb import Study
+from comas.studies.cells import Ended
+from comas.studies.verb import Study
+from comas.training.dry_run import spoken
 
 FAILED = 1
 """The exit code where cells failed."""
@@ -45,8 +44,6 @@ def study(
     """Run a grid of settings and seeds, test the claims of its file, write tables; called again it
     goes on.
     """
-    from comas.studies.verb import Study
-
     found = Study.read(file)
     if dry_run:
         found.declare(write=False)
@@ -69,7 +66,10 @@ def study(
     if json_:
         print_json(ctx, {**made.data(), "study": str(found.out)})
     else:
-        _print(made, found)
+        for number, verdict in enumerate(made.verdicts, 1):
+            print(f"claim {number}: {verdict.verdict} ({verdict.claim.says})")
+        print("cells:", made.states())
+        print("report:", found.out / "report.md")
     unfinished = 0 if report else made.count("missing")
     return FAILED if made.count("failed") or unfinished else 0
 
@@ -88,9 +88,6 @@ def _say_left(found: Study) -> dict[str, int]:
 
 def _run(found: Study, jobs: int | None) -> None:
     """Run what is left, with a line for each cell that has ended."""
-    from comas.display import clean
-    from comas.training.dry_run import spoken
-
     left = _say_left(found)
     found.check_left()
     ended_cells: list[Ended] = []
@@ -102,11 +99,3 @@ def _run(found: Study, jobs: int | None) -> None:
         print(number, clean(f"{ended.cell}: {became}", 1000), flush=True)
 
     found.run(jobs, tell)
-
-
-def _print(made: Report, found: Study) -> None:
-    for number, verdict in enumerate(made.verdicts, 1):
-        says = verdict.claim.says
-        print(f"claim {number}: {verdict.verdict} ({says})")
-    print("cells:", made.states())
-    print("report:", found.out / "report.md")

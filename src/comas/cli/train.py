@@ -1,28 +1,41 @@
-"""`comas train` and `comas resume`: read the config, train, watch.
+"""`comas train`, `comas resume` and `comas report`: read the config, train, watch, and say what a
+run came to.
 
-Leaves out: training (`training.start`), what a run came to (`cli.summary`).
+Leaves out: training (`training.start`), curves (`comas view`), what an evaluation came to
+(`cli.evaluate`), how each figure is computed (`training.metrics`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import shlex
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import tomli_w
 import typer
+from rich.console import Console
 
 from comas.cli import evaluate
-from comas.cli.output import Json, Outlet, print_json, print_stopped
-from comas.cli.summary import print_summary, result_json
+from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
+from comas.config.schema import Config, read
+from comas.display import span, watcher
+from comas.evaluation.accuracy import by_agent
+from comas.evaluation.runner import PLAN, Exam
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
-
-if TYPE_CHECKING:
-    from comas.config.schema import Config
-    from comas.hooks import Hook
-    from comas.training.result import Result
+from comas.hooks import Hook
+from comas.program import command, named_or_latest
+from comas.stats import interval_record, spelt
+from comas.storage.records import without_none
+from comas.storage.run import Run
+from comas.sync import run_sync
+from comas.team.spending import told
+from comas.training.result import Result, result_of
+from comas.training.start import resume_async, train_async
 
 Pairs = Annotated[
     list[str] | None,
@@ -43,9 +56,10 @@ DryRun = Annotated[
         "--dry-run", help="Measure memory and time with a few discussions; write nothing."
     ),
 ]
-Full = Annotated[
-    bool,
-    typer.Option("--full", help="Of a dry run also the resolved config."),
+Full = Annotated[bool, typer.Option("--full", help="Of a dry run also the resolved config.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="A run or an evaluation; default: the latest run."),
 ]
 
 
@@ -57,23 +71,24 @@ def train(
     full: Full = False,
 ) -> None:
     """Train a team; without arguments the embedded default."""
-    from comas.training.start import train_async
-
     config = read_config(arguments)
-    if dry_run:
-        _dry_run(ctx, config, json_, full)
+    if not dry_run:
+        _watch(ctx, lambda hook: train_async(config, hook), json_)
         return
-    _watch(ctx, lambda hook: train_async(config, hook), json_)
+    from comas.training.dry_run import dry_run as measured
+
+    found = run_sync(measured(config, print_note))
+    if json_:
+        print_json(ctx, found.data)
+        return
+    print("\n".join(found.lines), end="\n\n")
+    print(tomli_w.dumps(without_none(found.config.model_dump())) if full else "config: --full")
 
 
 def read_config(arguments: list[str] | None) -> Config:
     """Read `[CONFIG] [KEY=VALUE]...`."""
-    from comas.config.schema import read
-
     pairs = list(arguments or [])
-    path = None
-    if pairs and "=" not in pairs[0]:
-        path = pairs.pop(0)
+    path = pairs.pop(0) if pairs and "=" not in pairs[0] else None
     return read(path, pairs)
 
 
@@ -81,19 +96,13 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
     """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and
     bounds of memory may change.
     """
-    from comas.evaluation.folder import PLAN
-    from comas.evaluation.runner import Exam
-    from comas.program import named_or_latest
-    from comas.training.start import resume_async
-
     changes = list(arguments or [])
     name = None
     if changes and ("=" not in changes[0] or Path(changes[0]).is_dir()):
         name = changes.pop(0)
     folder = named_or_latest(name)
     if (Path(folder) / PLAN).is_file():
-        exam = Exam.open(folder, changes)
-        evaluate.go_on(ctx, exam, json_)
+        evaluate.go_on(ctx, Exam.open(folder, changes), json_)
         return
     _watch(ctx, lambda hook: resume_async(folder, hook, changes=changes), json_)
 
@@ -102,9 +111,6 @@ def _watch(
     ctx: typer.Context, run: Callable[[Hook], Coroutine[Any, Any, Result]], as_json: bool
 ) -> None:
     """Let a run go on, show how it goes, and what it came to."""
-    from comas.display import watcher
-    from comas.team.build import run_sync
-
     display = watcher(as_json)
     outlet = Outlet(display)
     try:
@@ -126,17 +132,153 @@ def _watch(
         sys.exit(ALARMED)
 
 
-def _dry_run(ctx: typer.Context, config: Config, as_json: bool, full: bool) -> None:
-    import tomli_w
-
-    from comas.cli.output import print_note
-    from comas.storage.run import without_none
-    from comas.team.build import run_sync
-    from comas.training.dry_run import dry_run
-
-    found = run_sync(dry_run(config, print_note))
-    if as_json:
-        print_json(ctx, found.data)
+def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
+    """What a run or an evaluation has come to so far; nothing is computed."""
+    folder = Path(named_or_latest(name))
+    if (folder / PLAN).is_file():
+        evaluate.show_again(ctx, folder, json_)
         return
-    print("\n".join(found.lines), end="\n\n")
-    print(tomli_w.dumps(without_none(found.config.model_dump())) if full else "config: --full")
+    result = result_of(Run.open(folder), 0.0)
+    if json_:
+        print_json(ctx, result_json(result))
+    else:
+        print_summary(Console(), result)
+
+
+# --- what a run came to
+
+
+def print_summary(console: Console, result: Result) -> None:
+    """Print accuracies, figures against labels, costs, and what may be done next."""
+    run = Run.open(result.run)
+    lines = [
+        "",
+        "held-out accuracy, mean over agents, 95 % interval over questions:",
+        *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
+        *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
+        *_fallen(run, result),
+        *figure_lines(list(run.metrics())),
+        *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
+        _cost(run, result),
+        *told(run.spent()),
+        f"run:  {result.run}",
+        *(f"next: {command()} {rest}" for rest in _next(run, result)),
+    ]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+FALLEN = 0.1
+"""By how much an agent's accuracy has to fall for the agents to be told apart."""
+
+
+def _fallen(run: Run, result: Result) -> Iterator[str]:
+    """Each agent's accuracy before and after, where that of one fell: the mean may hide it."""
+    records = [run.read_eval(name) for name in ("before", "after")]
+    if result.gain is None or None in records:
+        return
+    before, after = (by_agent(record["answers"]) for record in records if record)
+    both = sorted(before.keys() & after.keys())
+    if len(both) > 1 and any(before[agent] - after[agent] >= FALLEN for agent in both):
+        changes = [f"{agent} {before[agent]:.3f} to {after[agent]:.3f}" for agent in both]
+        yield f"  an agent fell: {', '.join(changes)}"
+
+
+def _cost(run: Run, result: Result) -> str:
+    total = 0.0
+    spent: dict[str, float] = {}
+    for metrics in run.metrics():
+        total += metrics["seconds"]
+        for kind, seconds in metrics["spent"].items():
+            spent[kind] = spent.get(kind, 0.0) + seconds
+    parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
+    amount = f"{result.steps} steps, {result.tokens:,} generated tokens"
+    return f"cost: {amount}, {span(total)} ({parts})"
+
+
+def _next(run: Run, result: Result) -> Iterator[str]:
+    """The three commands that fit what was done: look at it, measure it, and go on with what was
+    stopped or show what it learnt.
+    """
+    folder = shlex.quote(str(run.path))
+    config = run.config()
+    yield f"view {folder}"
+    yield f"eval {folder}"
+    if result.ended_by_alarm:
+        yield f"resume {folder} on_alarm=warn"
+    elif result.steps >= config["steps"]:
+        yield f"export {folder} my-team"
+    elif config.get("tokens") is not None:
+        yield f"resume {folder} tokens={2 * config['tokens']}"
+    else:
+        yield f"resume {folder}"
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A run: `seconds` are of this process, null of a report, which computes nothing;
+    `step_seconds` of all steps so far, `last_steps` the means of their figures against labels.
+    """
+    run = Run.open(result.run)
+    steps = list(run.metrics())
+    return {
+        "run": str(result.run),
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "seconds": round(result.seconds, 3) if result.seconds else None,
+        "step_seconds": round(math.fsum(metrics["seconds"] for metrics in steps), 3),
+        "accuracy": {name: i and interval_record(i) for name, i in result.accuracy.items()},
+        "gain": result.gain and interval_record(result.gain),
+        "last_steps": figures_of(steps),
+        "notes": {
+            name: [note for metrics in end for note in metrics.get("notes", [])]
+            for name, end in (("first", steps[:1]), ("last", steps[-1:]))
+        },
+        "alarms": result.alarms,
+        "ended_by_alarm": result.ended_by_alarm,
+        "api": run.spent(),
+    }
+
+
+LAST = 10
+"""Steps that are averaged."""
+SHOWN = {
+    "pay": ("accuracy", "precision", "recall", "auc"),
+    "judges": ("balanced", "accepts_right", "accepts_wrong"),
+    "coverage": ("distinct",),
+    "posed": ("valid", "distinct", "solvable", "frontier"),
+}
+"""Metric -> the figures that a person is shown."""
+
+
+def figures_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Metric -> role (or `step`, where it is of the whole step) -> figure -> mean over those of the
+    last steps that have it.
+    """
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in SHOWN:
+        values: dict[str, dict[str, list[float]]] = {}
+        for step in metrics[-LAST:]:
+            table = step.get(metric, {})
+            for role, figures in (table if metric == "judges" else {"step": table}).items():
+                for name, value in figures.items():
+                    if value is not None:
+                        values.setdefault(role, {}).setdefault(name, []).append(value)
+        for role, of_role in values.items():
+            role_means = {name: sum(each) / len(each) for name, each in of_role.items()}
+            means.setdefault(metric, {})[role] = role_means
+    return means
+
+
+def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The figures in words, a line for each metric and role; nothing where there is none."""
+    figures = figures_of(metrics)
+    if not figures:
+        return
+    steps = min(LAST, len(metrics))
+    over = "the last step" if steps == 1 else f"the last {steps} steps"
+    yield f"{over}, against labels where there are any (no method sees these figures):"
+    for metric, roles in figures.items():
+        for role, of_role in roles.items():
+            names = [name for name in SHOWN[metric] if name in of_role]
+            shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
+            if shown:
+                yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"

@@ -4,28 +4,31 @@ noted of their turns.
 A round is what one team is asked of one task in one setup. Which revisions are right follows from
 the texts and the task, and is written into the game's record, so that reports need neither; no game
 sees it. Leaves out: which rounds there are (`evaluation.runner`), what it comes to
-(`evaluation.teamwork`).
+(`evaluation.teams`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
-from comas.evaluation.ways import Way, described, players
+from comas.evaluation.ways import Asking, Way, players
 from comas.game.agent import Member
-from comas.game.play import Scene, first, play_one
+from comas.game.play import first, play_one
 from comas.game.roles import ANSWERS
-from comas.hooks import Hook
+from comas.hooks import Hook, Pulse
 from comas.hosts.endpoint import BudgetSpent
 from comas.storage.game_log import Log
+from comas.team import spending
 from comas.team.build import Team
 from comas.types import Episode, Question, Task
 
@@ -40,16 +43,6 @@ class Game(NamedTuple):
     who: str
     """`team`, or an agent that answers by itself."""
     members: Sequence[Member]
-
-
-class Played(NamedTuple):
-    """A round that was played, without its team, whose models go when it is closed."""
-
-    team: str
-    """Who answered, in words."""
-    planned: int
-    """Games."""
-    log: Log
 
 
 @dataclass
@@ -74,10 +67,6 @@ class Round:
     def key(self) -> Key:
         return Key(self.system, self.task.name, self.way.name)
 
-    def played(self) -> Played:
-        """What is kept of it when its team has gone."""
-        return Played(described(self.team, self.way), len(self.games()), self.log)
-
     def games(self) -> list[Game]:
         """List all games of it, also those that were played."""
         games: list[Game] = []
@@ -101,70 +90,85 @@ class Round:
             if record["verdict"] == "failed" and record["error"] is None
         ]
 
+    async def play(
+        self, asking: Asking, seed: int, hook: Hook, account: Callable[[], None], answerers: str
+    ) -> None:
+        """Let the team answer what it has not; each game is written down when it ends.
 
-class OpenRound:
-    """A round that is being played; each game is written down when it ends."""
-
-    def __init__(self, task: Task, log: Log, hook: Hook) -> None:
-        self.task = task
-        self.log = log
-        self.hook = hook
-        self.spent: list[BaseException] = []
-        """The error of the budget that ended the round."""
-        self._slots = asyncio.Semaphore(AT_ONCE)
-        self._threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def play(self, scene: Scene, game: Game) -> None:
-        """Play one game and judge its answer.
-
-        Where a budget ends it, no other begins; those whose requests are open end in order.
+        `account` writes down what its hosts have cost; `answerers` are noted beside the games.
+        Where a budget ends a game, no other begins; those whose requests are open end in order.
         """
-        episode = game.episode
-        async with self._slots:
-            if self.spent:
-                return
-            try:
-                await play_one(scene, episode)
-            except* BudgetSpent as errors:
-                error = first(errors)
-                episode.error = str(error)
-                self.spent.append(error)
-        if self.spent and episode.error:
+        to_judge = self.to_judge()
+        to_play = self.to_play()
+        hook.cell(*self.key)
+        if not to_judge and not to_play:
             return
-        if cut_off(episode):
-            episode.answer = None
-        turns = [dataclasses.asdict(turn) for turn in episode.turns]
-        await self.judge(episode, game.who, turns)
+        began = time.monotonic()
+        questions = {question.id: question for question in self.questions}
+        hosts = self.team.hosts
+        # the first game may end late; of hosts that count nothing only games are told
+        counting = {name: host for name, host in hosts.items() if host.meter is not None}
+        pulse = Pulse(hook, counting)
+        if counting:
+            pulse.turn_to("playing")
+        spent: list[BaseException] = []
+        slots = asyncio.Semaphore(AT_ONCE)
+        threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
 
-    async def judge_again(self, record: dict[str, Any], question: Question) -> None:
-        """Judge an answer that is written down already."""
-        episode = Episode(record["id"], question, answer=record["answer"])
-        await self.judge(episode, record["agent"], record["turns"])
+        async def judge(episode: Episode, who: str, turns: Sequence[Any]) -> None:
+            """Ask the verifier, in a thread: it may wait for a process of its own."""
+            verdict, besides = "failed", {}
+            if not episode.error:
+                loop = asyncio.get_running_loop()
+                judging = loop.run_in_executor(threads, _judged, self.task, episode, turns)
+                verdict, besides = await judging
+            record = {
+                "id": episode.id,
+                "question": episode.question.id,
+                "agent": who,
+                "verdict": verdict,
+                "error": episode.error,
+                "answer": episode.answer,
+                "turns": list(turns),
+                **besides,
+            }
+            self.log.add(record)
+            hook.game(record)
 
-    async def judge(self, episode: Episode, who: str, turns: Sequence[Any]) -> None:
-        """Ask the verifier, in a thread: it may wait for a process of its own."""
-        verdict = "failed"
-        besides: dict[str, Any] = {}
-        if not episode.error:
-            loop = asyncio.get_running_loop()
-            verdict, besides = await loop.run_in_executor(
-                self._threads, _judged, self.task, episode, turns
+        async def play(game: Game) -> None:
+            episode = game.episode
+            async with slots:
+                if spent:
+                    return
+                try:
+                    await play_one(asking.scene(self.task, self.way, game.members, seed), episode)
+                except* BudgetSpent as errors:
+                    error = first(errors)
+                    episode.error = str(error)
+                    spent.append(error)
+            if spent and episode.error:
+                return
+            if cut_off(episode):
+                episode.answer = None
+            turns = [dataclasses.asdict(turn) for turn in episode.turns]
+            await judge(episode, game.who, turns)
+
+        try:
+            with pulse.beating() if counting else nullcontext():
+                async with spending.kept(hosts, account), asyncio.TaskGroup() as group:
+                    for record in to_judge:
+                        question = questions[record["question"]]
+                        episode = Episode(record["id"], question, answer=record["answer"])
+                        group.create_task(judge(episode, record["agent"], record["turns"]))
+                    for game in to_play:
+                        group.create_task(play(game))
+            if spent:
+                raise spent[0]
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            self.log.close(
+                seconds=time.monotonic() - began, bases=self.team.origins(), team=answerers
             )
-        record = {
-            "id": episode.id,
-            "question": episode.question.id,
-            "agent": who,
-            "verdict": verdict,
-            "error": episode.error,
-            "answer": episode.answer,
-            "turns": list(turns),
-            **besides,
-        }
-        self.log.add(record)
-        self.hook.game(record)
 
 
 def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +36,7 @@ from comas.stats import (
     two_level_difference,
     wilson,
 )
+from comas.storage.game_log import Log
 
 Record = Mapping[str, Any]
 """A game as it is written down (`evaluation.games`)."""
@@ -52,7 +53,7 @@ class Key(NamedTuple):
     setup: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cell:
     """One system on one task in one setup; several runs where the system is several."""
 
@@ -63,12 +64,18 @@ class Cell:
     """Who answered: a trained team, copies of one model, single agents."""
     planned: int
     """Games per run."""
-    runs: Sequence[Sequence[Record]]
+    runs: list[list[Record]]
     """Per run the games that were played."""
-    bases: tuple[str, ...] = ()
+    bases: list[str] = field(default_factory=list)
     """The models that the runs started from."""
     seconds: float = 0.0
     """Wall time, over all processes that worked on it."""
+
+    def add(self, log: Log) -> None:
+        """Count one more run: the games that it has played."""
+        self.runs.append(list(log.found.values()))
+        self.bases.append(", ".join(log.facts.get("bases", [])))
+        self.seconds += log.seconds
 
     @property
     def key(self) -> Key:

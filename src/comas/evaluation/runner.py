@@ -1,73 +1,72 @@
 """An evaluation: systems x tasks x setups, played as far as its folder does not hold them yet.
 
-Going on asks nothing twice: games that machines failed are played again, answers whose checker
-broke down are checked again. What it came to is written at its end: cells, comparisons, costs,
-notes. Leaves out: the folder (`evaluation.folder`), statistics (`evaluation.report`), showing it
+`evaluation.json` is what is asked, `answers/*.jsonl` has a line per game, written when it ends,
+`spent.json` what hosts behind an API have cost, `report.json` what it came to: cells, comparisons,
+costs, notes. Going on asks nothing twice: games that machines failed are played again, answers
+whose checker broke down are checked again. Leaves out: statistics (`evaluation.report`), showing it
 (`cli.evaluate`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+import filelock
+from pydantic import TypeAdapter, ValidationError
 
 from comas.config.resolve import Resolved, check_roles
-from comas.evaluation import cross_play, fingerprints, report, spec, ways
-from comas.evaluation.folder import Folder
-from comas.evaluation.games import OpenRound, Played, Round
+from comas.evaluation import fingerprints, report, spec, teams, ways
+from comas.evaluation.games import Round
 from comas.evaluation.questions import Overlap, load_questions, overlaps
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import CROSS, Plan
-from comas.evaluation.teamwork import teamwork
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
-from comas.hooks import Hook, Progress, Pulse, hooks_of
+from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
-from comas.program import Work
+from comas.hosts.endpoint import BudgetSpent
+from comas.models.sources import checkpoints
+from comas.program import Work, command
 from comas.signals import listening
-from comas.storage.game_log import Log
+from comas.storage import files
+from comas.storage.game_log import Log, logs_in
+from comas.storage.out_folder import fresh
+from comas.storage.run import hold, release
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, greet, outline
 from comas.types import Account, Host, Method, Question, Sampling, Task, UserMistake
 
-
-class Trained(NamedTuple):
-    """Which questions of a task a run was trained on."""
-
-    run: str
-    task: str
-    overlap: Overlap | None
-    """None where its training questions cannot be read."""
-
-    def record(self) -> dict[str, Any]:
-        """As JSON."""
-        unknown = {"exact": None, "near": None}
-        pairs = dataclasses.asdict(self.overlap) if self.overlap else unknown
-        return {"run": self.run, "task": self.task, **pairs}
-
-    def warning(self) -> str | None:
-        """What a reader has to know of it."""
-        if self.overlap is None:
-            return (
-                f"{self.run}: its training questions cannot be read here: whether {self.task} was"
-                " among them is not known"
-            )
-        if self.overlap.exact or self.overlap.near:
-            return f"{self.run}, {self.task}: {self.overlap}"
-        return None
+PLAN = "evaluation.json"
+REPORT = "report.json"
+SPENT = "spent.json"
+LONGEST = 240
+"""Bytes of the name of a file of answers before its digest."""
 
 
 class Exam:
-    """An evaluation, ready to be played."""
+    """An evaluation in its folder, on which one process at a time works."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, plan: Plan, created: Sequence[Path] = ()) -> None:
+        """`created` are the folder and those above it that this process made, from the inside
+        out.
+        """
+        self.folder = folder
+        self.plan = plan
+        self._created = created
+        self._lock = filelock.FileLock(folder / ".lock")
         self._own_hosts: Mapping[str, Host] = {}
-        self._work = Work(folder.path)
+        self._work = Work(folder)
         self._resolved: dict[str, Resolved] = {}
         """Run or model -> what its name means: asked once."""
         self._asked: list[tuple[Task, list[Question]]] = []
@@ -75,9 +74,14 @@ class Exam:
         """
         self._asking = Asking()
         """How all systems are asked: as the first one is by its own config."""
+        self._held: Sequence[str] = ()
+        """What its owner should know before it begins."""
         self._notes: list[str] = []
         """What a reader has to know of the systems."""
-        self._trained: list[Trained] = []
+        self._overlaps: list[tuple[str, str, Overlap | None]] = []
+        """Run, task, and which of the task's questions the run was trained on; None where its
+        training questions cannot be read.
+        """
         self._accounts: dict[str, dict[str, Account]] = {}
         """Run or model -> what its hosts behind an API have cost, over all processes."""
         self._crossed: dict[str, dict[tuple[str, str], Log]] = {}
@@ -86,20 +90,42 @@ class Exam:
     @classmethod
     def create(cls, plan: Plan, out: str | None = None) -> Exam:
         """In a new folder, `evals/<time>` unless `out` names one."""
-        return cls(Folder.create(plan, out))
+        plan = spec.placed(plan)
+        if out:
+            path = Path(os.path.expanduser(out))
+            created = [place for place in (path, *path.parents) if not place.exists()]
+            _check_free(path, out)
+        else:
+            stem = Path("evals") / time.strftime("%Y%m%d-%H%M%S")
+            above = [place for place in stem.parents if not place.exists()]
+            path = fresh(stem)
+            created = [path, *above]
+        try:
+            (path / "answers").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserMistake(f"--out {path}: {error.strerror}") from error
+        exam = cls(path, plan, created)
+        exam._write_plan()
+        exam._held = list(hold(checkpoints(plan.places.values()), path))
+        return exam
 
     @classmethod
     def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
-        """One that exists; `changes` as in `Folder.open`."""
-        return cls(Folder.open(folder, changes))
-
-    @property
-    def folder(self) -> Path:
-        return self._folder.path
-
-    @property
-    def plan(self) -> Plan:
-        return self._folder.plan
+        """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written
+        down when it goes on.
+        """
+        path = Path(folder)
+        try:
+            written = (path / PLAN).read_bytes()
+            plan = TypeAdapter(Plan).validate_json(written, strict=True)
+            (path / "answers").mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            raise UserMistake(f"{path} is not an evaluation: it has no {PLAN}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise UserMistake(f"{path}/{PLAN} is damaged: {key}: {first['msg']}") from error
+        return cls(path, spec.changed(plan, changes) if changes else plan)
 
     async def go(self, *hooks: Hook, hosts: Mapping[str, Host] | None = None) -> dict[str, Any]:
         """Play what is missing; returns the report, which is also written. `hosts` are instances of
@@ -109,7 +135,7 @@ class Exam:
         hook = hooks_of(hooks)
         report: dict[str, Any] | None = None
         try:
-            with self._folder.alone():
+            with self._alone():
                 report = await self._evaluate(hook)
             return report
         finally:
@@ -118,17 +144,17 @@ class Exam:
     async def _evaluate(self, hook: Hook) -> dict[str, Any]:
         working = asyncio.current_task()
         assert working is not None
-        self._folder.write_plan()
-        self._accounts = self._folder.read_accounts()
+        self._write_plan()
+        self._accounts = spending.read(self.folder / SPENT)
         with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
-            for note in self._folder.notes:
+            for note in self._held:
                 hook.note(note)
             outlines = self._prepare(hook)
             await self._greet(outlines, hook)
             cells = await self._play_all(hook)
             crossed = await self._cross(hook) if self.plan.crosses else []
         report = {**self._outcome(cells), "cross": crossed}
-        self._folder.write_report(report)
+        files.replace(self.folder / REPORT, files.as_json(report, indent=1))
         games = [record for cell in cells for record in cell.records]
         logs = [log for of_task in self._crossed.values() for log in of_task.values()]
         games += [record for log in logs for record in log.found.values()]
@@ -136,31 +162,35 @@ class Exam:
             first = games[0]["error"]
             raise UserMistake(f"{self.folder}: every game failed; the first: {first}")
         if all(game["verdict"] != "failed" for game in games):
-            self._folder.release_checkpoints()
+            # nothing is left to ask of the checkpoints: their runs may remove them
+            release(checkpoints(self.plan.places.values()), self.folder)
         return report
 
     def _outcome(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """Make the report, but for cross-play."""
         systems = self.plan.systems
-        seed = self.plan.seed
 
         def compared(part: Literal["system", "setup"]) -> list[dict[str, Any]]:
-            found = report.against_first(part, cells, seed)
+            found = report.against_first(part, cells, self.plan.seed)
             return [difference.record(systems) for difference in found]
 
         # first of runs of which it is not known what they were trained on
-        trained = sorted(self._trained, key=lambda each: each.overlap is not None)
-        warnings = [warning for each in trained if (warning := each.warning())]
+        trained = sorted(self._overlaps, key=lambda each: each[2] is not None)
+        unknown = {"exact": None, "near": None}
+        warnings = [warning for each in trained if (warning := _overlap_note(*each))]
         return {
             "folder": str(self.folder),
             "cells": [report.cell_record(cell, systems) for cell in cells],
             "systems": compared("system"),
             "setups": compared("setup"),
-            "teamwork": teamwork(cells, systems),
+            "teamwork": teams.teamwork(cells, systems),
             "api": spending.records(self._accounts),
             "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
             "notes": [*report.notes(cells), *warnings, *dict.fromkeys(self._notes)],
-            "overlap": [each.record() for each in self._trained],
+            "overlap": [
+                {"run": run, "task": task, **(asdict(found) if found else unknown)}
+                for run, task, found in self._overlaps
+            ],
         }
 
     # --- before a model is loaded
@@ -169,23 +199,23 @@ class Exam:
         """Everything that can be known before a model is loaded: a mistake in the last system costs
         no answers of the first.
         """
-        for _, run in self._runs():
-            self._resolved[run] = self.plan.resolved(run)
+        plan = self.plan
+        self._resolved = {run: plan.resolved(run) for _, run in plan.runs()}
         outlines = {run: outline(resolved) for run, resolved in self._resolved.items()}
-        teams = list(outlines.values())
-        spec.check_hosts(self.plan.pairs, teams)
-        for file, digest in spec.contents(self.plan, teams).items():
-            self._folder.check_unchanged(file, digest)
+        found = list(outlines.values())
+        spec.check_hosts(plan.pairs, found)
+        for file, digest in spec.contents(plan, found).items():
+            self._check_unchanged(file, digest)
         chosen: list[tuple[Team, Way]] = []
-        for team in teams:
-            of_team = [ways.way(setup, team, self.plan.files) for setup in self.plan.ways]
+        for team in found:
+            of_team = [ways.way(setup, team, plan.files) for setup in plan.ways]
             check_roles(team.config, [team.method, *(way.method for way in of_team)], team.task)
             chosen += [(team, way) for way in of_team]
-        self._asked, self._notes = load_questions(self.plan, teams)
-        self._asking = asking_of(teams[0].config)
+        self._asked, self._notes = load_questions(plan, found)
+        self._asking = asking_of(found[0].config)
         for task, questions in self._asked:
             digest = fingerprints.of_questions(questions)
-            self._folder.check_unchanged(f"questions of {task.name}", digest)
+            self._check_unchanged(f"questions of {task.name}", digest)
             for _, way in chosen:
                 ways.check_playable(way, task)
         configs = [(run, team.config) for run, team in outlines.items()]
@@ -193,12 +223,13 @@ class Exam:
         for team, way in chosen:
             ways.check_team(way, team, self._asked)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
-        if self.plan.crosses:
+        if plan.crosses:
             for task, _ in self._asked:
-                cross_play.check_sides(task, self._methods(), teams)
-            answerers += len(self._runs()) ** 2
+                teams.check_sides(task, self._methods(), found)
+            answerers += len(plan.runs()) ** 2
         questions = sum(len(questions) for _, questions in self._asked)
-        hook.planned(self.folder, answerers * questions, self._folder.games())
+        played = sum(len(Log(path).found) for path in logs_in(self.folder / "answers"))
+        hook.planned(self.folder, answerers * questions, played)
         return outlines
 
     def _methods(self) -> list[Method]:
@@ -211,10 +242,9 @@ class Exam:
         """
         greeted: set[tuple[str, ...]] = set()
         sampling = Sampling(self._asking.temperature, self._asking.top_p)
-        for system, run in self._runs():
-            team = outlines[run]
+        for system, run in self.plan.runs():
             hosts = self._api_hosts(run)
-            rounds = self._rounds(system, run, team)
+            rounds = self._rounds(system, run, outlines[run])
             if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
@@ -228,39 +258,31 @@ class Exam:
 
     async def _play_all(self, hook: Hook) -> list[Cell]:
         """Play every system in every task and setup."""
-        rounds: dict[Key, list[Played]] = {}
-        for system, run in self._runs():
+        cells: dict[Key, Cell] = {}
+        for system, run in self.plan.runs():
             hook.working(Progress("loading"))
-            team = self._load(run)
-            try:
+            with closing(self._load(run)) as team:
                 self._check_weights(run, team)
-                self._trained += self._overlaps(run, team)
+                # of a game what is held out is the opponent: its splits begin in the same positions
+                asked = [(task, questions) for task, questions in self._asked if task.rules is None]
+                names = [self.plan.places.get(run, run)]
+                if run in self.plan.teams:
+                    names = team.resolved.base_names()
+                self._overlaps += [(run, task, found) for task, found in overlaps(names, asked)]
                 for each in self._rounds(system, run, team):
-                    await self._play(each, hook)
-                    rounds.setdefault(each.key, []).append(each.played())
-            finally:
-                team.close()
-        return [_cell_of(key, played) for key, played in rounds.items()]
-
-    def _overlaps(self, run: str, team: Team) -> list[Trained]:
-        """Which of the questions that are asked a run was trained on, per task. Of a game what is
-        held out is the opponent: its splits begin in the same positions.
-        """
-        asked = [(task, questions) for task, questions in self._asked if task.rules is None]
-        names = [self.plan.places.get(run, run)]
-        if run in self.plan.teams:
-            names = team.resolved.base_names()
-        return [Trained(run, task, overlap) for task, overlap in overlaps(names, asked)]
-
-    def _runs(self) -> list[tuple[str, str]]:
-        """List (system, run) of all runs and models."""
-        return [(system, run) for system in self.plan.systems for run in system.split(",")]
+                    answerers = ways.described(team, each.way)
+                    await self._play(each, hook, answerers, {run: team.hosts})
+                    cell = cells.setdefault(
+                        each.key, Cell(*each.key, answerers, len(each.games()), [])
+                    )
+                    cell.add(each.log)
+        return list(cells.values())
 
     def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
             for setup in self.plan.ways:
                 way = ways.way(setup, team, self.plan.files)
-                log = self._folder.log(run, task.name, setup)
+                log = self.log(run, task.name, setup)
                 yield Round(system, run, team, task, questions, way, log)
 
     def _load(self, run: str) -> Team:
@@ -277,58 +299,21 @@ class Exam:
         spending.restore(hosts, self._accounts.get(run, {}), others)
         return hosts
 
-    def _check_weights(self, run: str, team: Team) -> None:
-        """Note what was loaded, or an error where its weights are not those of the beginning."""
-        if team.sources:
-            digest = fingerprints.of_weights(team.sources)
-            self._folder.check_unchanged(f"weights of {run}", digest)
-
     async def _play(
-        self, each: Round, hook: Hook, account: Callable[[], None] | None = None
+        self, each: Round, hook: Hook, answerers: str, hosts: Mapping[str, Mapping[str, Host]]
     ) -> None:
-        """Let one team answer the questions of a round, as far as it has not; `account` writes down
-        what its hosts have cost, where these are not those of one run.
-        """
-        to_judge = each.to_judge()
-        to_play = each.to_play()
-        hook.cell(*each.key)
-        if not to_judge and not to_play:
-            return
-        began = time.monotonic()
-        questions = {question.id: question for question in each.questions}
-        playing = OpenRound(each.task, each.log, hook)
-        hosts = each.team.hosts
-        # the first game may end late; of hosts that count nothing only games are told
-        counting = {name: host for name, host in hosts.items() if host.meter is not None}
-        pulse = Pulse(hook, counting)
-        if counting:
-            pulse.turn_to("playing")
-        kept = spending.kept(hosts, account or (lambda: self._account(each.run, hosts)))
-        try:
-            with pulse.beating() if counting else nullcontext():
-                async with kept, asyncio.TaskGroup() as group:
-                    for record in to_judge:
-                        question = questions[record["question"]]
-                        group.create_task(playing.judge_again(record, question))
-                    for game in to_play:
-                        scene = self._asking.scene(
-                            each.task, each.way, game.members, self.plan.seed
-                        )
-                        group.create_task(playing.play(scene, game))
-            if playing.spent:
-                raise playing.spent[0]
-        finally:
-            playing.close()
-            each.log.close(
-                seconds=time.monotonic() - began,
-                bases=each.team.origins(),
-                team=each.played().team,
-            )
+        """Play a round; `hosts` are those of the runs that take part in it."""
+
+        def account() -> None:
+            for run, of_run in hosts.items():
+                self._account(run, of_run)
+
+        await each.play(self._asking, self.plan.seed, hook, account, answerers)
 
     def _account(self, run: str, hosts: Mapping[str, Host]) -> None:
         """Write down what a run's hosts have cost."""
         self._accounts[run] = spending.accounts(hosts)
-        self._folder.write_accounts(self._accounts)
+        files.replace(self.folder / SPENT, files.as_json(self._accounts, indent=1))
 
     # --- every run against every other
 
@@ -336,7 +321,7 @@ class Exam:
         """Play all pairs of runs, two teams at a time in memory; a matrix for each task that has a
         question which all of them have played to its end.
         """
-        runs = [run for _, run in self._runs()]
+        runs = [run for _, run in self.plan.runs()]
         for row in runs:
             with closing(self._load(row)) as rows:
                 self._check_weights(row, rows)
@@ -348,8 +333,8 @@ class Exam:
         matrices: list[dict[str, Any]] = []
         for task, questions in self._asked:
             logs = self._crossed[task.name]
-            found = {pair: cross_play.payoffs_in(log) for pair, log in logs.items()}
-            matrix = cross_play.matrix(runs, found)
+            found = {pair: teams.payoffs_in(log) for pair, log in logs.items()}
+            matrix = teams.Matrix.of(runs, found)
             if matrix is None:
                 reason = "no question was played to its end by all pairs"
                 self._notes.append(f"cross of {task.name}: {reason}")
@@ -361,30 +346,88 @@ class Exam:
         self, row: str, rows: Team, column: str, columns: Team, hook: Hook
     ) -> None:
         """Let two runs play against each other in each task."""
-
-        def account() -> None:
-            self._account(row, rows.hosts)
-            self._account(column, columns.hosts)
-
-        both = cross_play.joined(rows, columns)
+        both = teams.joined(rows, columns)
         pair = f"{row} against {column}"
         for task, questions in self._asked:
-            game = cross_play.game_of(task, self._methods())
-            way = Way(CROSS, cross_play.between(game), False, {})
-            log = self._folder.log(pair, task.name, CROSS)
+            way = Way(CROSS, teams.between(teams.game_of(task, self._methods())), False, {})
+            log = self.log(pair, task.name, CROSS)
             self._crossed.setdefault(task.name, {})[row, column] = log
-            judged = cross_play.judging(task)
-            await self._play(Round(pair, pair, both, judged, questions, way, log), hook, account)
+            each = Round(pair, pair, both, teams.judging(task), questions, way, log)
+            answerers = ways.described(both, way)
+            await self._play(each, hook, answerers, {row: rows.hosts, column: columns.hosts})
+
+    # --- the folder
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes out; a mistake before anything was asked leaves no folder behind."""
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UserMistake(
+                f"{self.folder}: another process is working on this evaluation; wait for it or"
+                " stop it"
+            ) from None
+        try:
+            yield
+        except BudgetSpent:  # there is something to go on with
+            raise
+        except UserMistake:
+            if self._created and not any((self.folder / "answers").iterdir()):
+                shutil.rmtree(self.folder)
+                for above in self._created[1:]:
+                    with suppress(OSError):  # others use it by now
+                        above.rmdir()
+            raise
+        finally:
+            self._lock.release()
+
+    def _write_plan(self) -> None:
+        """Write down what is asked."""
+        files.replace(self.folder / PLAN, json.dumps(asdict(self.plan), indent=1))
+
+    def _check_unchanged(self, what: str, digest: str) -> None:
+        """Note the digest of what is asked, or an error where it is no longer what it was."""
+        known = self.plan.digests.get(what)
+        if known is None:
+            self.plan = replace(self.plan, digests={**self.plan.digests, what: digest})
+            self._write_plan()
+        elif known != digest:
+            raise UserMistake(
+                f"{self.folder}: the {what} are not what they were when this evaluation began"
+                " (SHA-256 differs): bring them back, or start a new evaluation"
+            )
+
+    def _check_weights(self, run: str, team: Team) -> None:
+        """Note what was loaded, or an error where its weights are not those of the beginning."""
+        if team.sources:
+            self._check_unchanged(f"weights of {run}", fingerprints.of_weights(team.sources))
+
+    def log(self, run: str, task: str, setup: str) -> Log:
+        """Read the games that one run has played of a task in a setup."""
+        slug = re.sub(r"[^\w.=-]+", "-", f"{Path(run).name}.{task}.{setup}")
+        slug = slug.encode()[:LONGEST].decode(errors="ignore")
+        digest = hashlib.sha256(f"{run} {task} {setup}".encode()).hexdigest()[:8]
+        return Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
 
 
-def _cell_of(key: Key, rounds: Sequence[Played]) -> Cell:
-    """The cell of a system, from the rounds that its runs have played."""
-    logs = [played.log for played in rounds]
-    return Cell(
-        *key,
-        team=rounds[0].team,
-        planned=rounds[0].planned,
-        runs=[list(log.found.values()) for log in logs],
-        bases=tuple(", ".join(log.facts.get("bases", [])) for log in logs),
-        seconds=sum(log.seconds for log in logs),
-    )
+def _check_free(path: Path, out: str) -> None:
+    """An error where there is something in the folder that `out` names."""
+    if (path / PLAN).exists():
+        going_on = f"`{command()} resume {shlex.quote(str(path))}`"
+        raise UserMistake(
+            f"--out {out}: there is an evaluation already; go on with {going_on} or choose another"
+        )
+    # a process that died before it wrote its plan has left these
+    if path.is_dir() and any(file.name not in ("answers", ".lock") for file in path.iterdir()):
+        raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
+
+
+def _overlap_note(run: str, task: str, overlap: Overlap | None) -> str | None:
+    """What a reader has to know of the questions that a run was trained on."""
+    if overlap is None:
+        return (
+            f"{run}: its training questions cannot be read here: whether {task} was"
+            " among them is not known"
+        )
+    return f"{run}, {task}: {overlap}" if overlap.exact or overlap.near else None

@@ -97,6 +97,10 @@ class Plan:
         """The setups in which a system answers by itself."""
         return [setup for setup in self.setups if setup != CROSS]
 
+    def runs(self) -> list[tuple[str, str]]:
+        """List (system, run) of all runs and models."""
+        return [(system, run) for system in self.systems for run in system.split(",")]
+
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
         return system_config(*self._system(run))
@@ -151,24 +155,24 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
 
 def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     """The plan with changes that are of use to one of its systems."""
-    runs = [run for system in plan.systems for run in system.split(",")]
-    configs = [plan.resolved(run).config for run in runs]
+    configs = [plan.resolved(run).config for _, run in plan.runs()]
     hosts = dict.fromkeys(host for config in configs for host in config.hosts)
     pairs = lifted(pairs, list(hosts))
     spending.check_changes(pairs)
     spending.check_hosts(pairs, configs)
     change = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}
     plan = replace(plan, changes=[*plan.changes, change])
-    for run in runs:  # a wrong value is an error before anything is written
+    for _, run in plan.runs():  # a wrong value is an error before anything is written
         plan.resolved(run)
     return plan
 
 
-def limit_of(limit: int | None, pairs: Sequence[str], key: str) -> int | None:
-    """Questions per task, None for all of them: `limit` (the value of `key`), or without one what
-    `test_questions` says.
+def limit_of(limit: int | None, pairs: Sequence[str]) -> int | None:
+    """Questions per task, None for all of them: `limit`, or without one what `test_questions`
+    says.
     """
     named: dict[str, Any] = dict(map(parse_pair, pairs))
+    key = "limit"
     if limit is None:
         key = "test_questions"
         limit = named.get(key, LIMIT)
@@ -200,56 +204,43 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
 
 
 def placed(plan: Plan) -> Plan:
-    """The plan with all that it names found from anywhere."""
-    named_places = places(plan.systems)
-    names = [parts_of(name)[0] for name in (*plan.setups, *plan.tasks)]
+    """The plan with all that it names found from anywhere: a run at the step that it has now, which
+    training on does not change, and the teams that config files describe now.
+    """
+    places: dict[str, str] = {}
+    for system in plan.systems:
+        names = system.split(",")
+        if "" in names:
+            raise UserMistake(f"{system!r}: nothing stands beside one of its commas")
+        places |= {name: fixed_place(name) for name in names}
+        if twice := _twice([independent(places[name]) for name in names]):
+            raise UserMistake(
+                f"{twice} stands twice in {system}: several runs of a system have to be"
+                " different ones, and two checkpoints of one run are one"
+            )
+    if twice := _twice([places[run] for _, run in plan.runs()]):
+        raise UserMistake(f"{twice} is named twice: what is compared has to differ")
     pairs: list[str] = []
     for pair in plan.pairs:
         key, value = parse_pair(pair)
         there = from_here(key, value)
         text = json.dumps(there, ensure_ascii=False)
         pairs.append(pair if there == value else f"{key}={text}")
+    plugins = [parts_of(name)[0] for name in (*plan.setups, *plan.tasks)]
     return replace(
         plan,
-        places=named_places,
-        teams=teams(named_places, plan.pairs),
+        places=places,
+        teams={
+            name: table_of(place, plan.pairs)
+            for name, place in places.items()
+            if place.endswith(".toml") and Path(place).is_file()
+        },
         pairs=pairs,
         data=str(Path(plan.data).resolve()) if plan.data else None,
-        files={name: str(Path(name).resolve()) for name in names if name.endswith(".py")},
+        files={name: str(Path(name).resolve()) for name in plugins if name.endswith(".py")},
     )
-
-
-def places(systems: Sequence[str]) -> dict[str, str]:
-    """Where each run or model is found from anywhere; a run at the step that it has now, which
-    training on does not change.
-    """
-    found: dict[str, str] = {}
-    for system in systems:
-        names = system.split(",")
-        if "" in names:
-            raise UserMistake(f"{system!r}: nothing stands beside one of its commas")
-        found |= {name: fixed_place(name) for name in names}
-        if twice := _twice([independent(found[name]) for name in names]):
-            raise UserMistake(
-                f"{twice} stands twice in {system}: several runs of a system have to be"
-                " different ones, and two checkpoints of one run are one"
-            )
-    if twice := _twice([found[name] for system in systems for name in system.split(",")]):
-        raise UserMistake(f"{twice} is named twice: what is compared has to differ")
-    return found
 
 
 def _twice(names: Sequence[str]) -> str | None:
     """The first name that stands twice among these."""
     return next((name for name in names if names.count(name) > 1), None)
-
-
-def teams(found: Mapping[str, str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The teams that config files among these `places` describe now: what the files say later
-    changes nothing.
-    """
-    return {
-        name: table_of(place, pairs)
-        for name, place in found.items()
-        if place.endswith(".toml") and Path(place).is_file()
-    }

@@ -48,15 +48,22 @@ async def greeted(resolved: Resolved, note: Note, weights: Path | None = None) -
     return await assemble(filled(resolved, learn=False), note, learn=False, weights=weights)
 
 
-def system_team(
-    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
-) -> Team:
-    """The team of `system_config`; of a run as it was at its last checkpoint, or at the one that is
-    named; without a table also that of a config file, or of a folder with `team.toml`.
+def named(
+    name: str, pairs: Sequence[str] = (), of_a_base: Sequence[str] = ()
+) -> tuple[Resolved, Path | None]:
+    """The team of a run or an export, of a config file, or of copies of a base model, which has
+    pairs of its own; and the checkpoint of a run.
     """
-    if table is None and (is_run(name) or team_file(name) is not None):
-        return load(name, overrides=overrides)
-    return asked(system_config(name, overrides, table))
+    if is_run(name) or team_file(name) is not None:
+        return found_at(name, overrides=pairs)
+    if name.endswith(".toml"):
+        return resolve(read(name, pairs)), None
+    return system_config(name, [*of_a_base, *pairs]), None
+
+
+def system_team(name: str, pairs: Sequence[str] = ()) -> Team:
+    """The team of that name, ready to be asked."""
+    return asked(*named(name, pairs))
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:

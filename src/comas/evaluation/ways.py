@@ -87,7 +87,7 @@ def check_playable(chosen: Way, task: Task) -> None:
         )
 
 
-def check_roles_taken(chosen: Way, task: Task, members: Sequence[Member]) -> None:
+def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
     """An error where the game asks for a role that no agent takes."""
     if chosen.alone or any(member.roles is None for member in members):
         return
@@ -104,7 +104,7 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
     """An error where a role is asked that no agent takes, and for what a shipped setup would refuse
     when it is played: an opponent that a task does not know, a team of the wrong size.
     """
-    check_roles_taken(chosen, team.task, team.members)
+    check_roles_taken(chosen, team.members)
     if not chosen.method.play.__module__.startswith("comas.setups."):
         return
     for task, questions in asked:

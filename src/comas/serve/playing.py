@@ -124,7 +124,7 @@ def _playable(team: Team) -> list[Way]:
 def _checked(team: Team, name: str) -> Way:
     way = ways.way(name, team)
     ways.check_playable(way, team.task)
-    ways.check_roles_taken(way, team.task, team.members)
+    ways.check_roles_taken(way, team.members)
     return way
 
 

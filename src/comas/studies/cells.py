@@ -1,40 +1,43 @@
 """The cells of a study (a setting with a seed: a run and its evaluations in a folder of their own):
-which are left, and running them, several at once.
+which are left, running them, several at once, and what was measured in each.
 
 `cell.toml` is a cell's config, `run` the run, `evals/<measure>` an evaluation, `trained.json` says
 that the run has ended, `failed.json` why the last try did not. Each command is a process of its
-own; what it comes to does not depend on how many run beside it. Leaves out: what was measured
-(`studies.claims`).
+own; what it comes to does not depend on how many run beside it. What was measured is read from the
+folder: nothing is computed anew, and nothing is guessed where it is missing. Leaves out: claims
+(`studies.report`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import filelock
 import tomli_w
 
-from comas import estimate
-from comas.evaluation.folder import PLAN, REPORT
+from comas.config.mistakes import nearest
+from comas.evaluation.accuracy import by_agent
+from comas.evaluation.runner import PLAN, REPORT
 from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
-from comas.questions.checked import of_run
 from comas.signals import listening
 from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
-from comas.studies.file import Measure, StudyFile, slug
-from comas.studies.settings import Setting, taken_of
+from comas.storage.run import Run
+from comas.studies.file import LAST, Measure, Setting, StudyFile, slug, taken_of
+from comas.training.result import result_of
 from comas.types import Stopped, UserMistake
 
 PATIENCE = 60.0
@@ -97,7 +100,7 @@ class Cell:
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
-            if self.lacks(name):
+            if isinstance(self.value(name), str):
                 left.append(self._evaluating(name, measure))
         return left
 
@@ -109,18 +112,14 @@ class Cell:
             return (self.run / "config.toml").is_file()
         return False
 
-    def report(self, measure: str) -> dict[str, Any] | None:
-        """What an evaluation came to; None where it has not ended, or is to be written again."""
-        try:
-            return files.read_object(self.evaluation(measure) / REPORT)
-        except UserMistake:
-            return None
-
-    def lacks(self, measure: str) -> str:
-        """Why the value of an evaluation is not known, so that it is gone on with: also where a
-        machine failed some of its games; empty where it is known.
+    def value(self, measure: str) -> float | str:
+        """The accuracy of an evaluation; or why it is not known, so that it is gone on with: also
+        where a machine failed some of its games.
         """
-        report = self.report(measure)
+        try:
+            report = files.read_object(self.evaluation(measure) / REPORT)
+        except UserMistake:  # it is written again
+            report = None
         if report is None or not report["cells"]:
             return f"{measure} is not measured"
         cell = report["cells"][0]
@@ -130,7 +129,7 @@ class Cell:
             return f"{failed} of {games} games failed; the first: {_line(first)}"
         if cell["accuracy"] is None:
             return f"{measure}: nothing could be judged"
-        return ""
+        return float(cell["accuracy"])
 
     def _evaluating(self, name: str, measure: Measure) -> Stage:
         out = self.evaluation(name)
@@ -171,18 +170,7 @@ def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[C
     return found
 
 
-# --- what is left
-
-
-def check_left(cells: Sequence[Cell], file: Path) -> None:
-    """An error for a setting that training would refuse, among those that have something left."""
-    for setting in {cell.setting.name: cell.setting for cell in cells if cell.stages()}.values():
-        resolved = setting.resolved
-        try:
-            of_run(resolved.config, resolved.task, note=lambda _: None)
-            estimate.fitted(resolved, note=lambda _: None)
-        except UserMistake as error:
-            raise UserMistake(f"{file}: setting {setting.name}: {error}") from error
+# --- running
 
 
 def jobs_for(cells: Sequence[Cell]) -> int:
@@ -190,8 +178,6 @@ def jobs_for(cells: Sequence[Cell]) -> int:
     threads = max((c.setting.resolved.config.threads or usable_cpus() for c in cells), default=1)
     return max(1, min(len(cells), usable_cpus() // threads))
 
-
-# --- running
 
 Place = Callable[[Sequence[str], Path, int | None], Awaitable[int]]
 """`place(arguments, log, threads)` -> exit code: where commands run, as `here`."""
@@ -209,7 +195,7 @@ async def here(arguments: Sequence[str], log: Path, threads: int | None) -> int:
     with log.open("ab") as output:
         # a process group of its own: Ctrl-C is for us, who ask it to stop
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "comas.cli.cell", *arguments),
+            *(sys.executable, "-m", "comas.cli.entry", *arguments),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -293,7 +279,7 @@ async def _commands(cell: Cell, place: Place) -> str:
             return f"{stage.name}: {reason}"
         if stage.name == "train":
             files.replace(cell.folder / "trained.json", json.dumps({"run": cell.run.name}))
-        elif reason := cell.lacks(stage.name):
+        elif isinstance(reason := cell.value(stage.name), str):
             cell.write_failure(stage.name, reason)
             return f"{stage.name}: {reason}"
     return ""
@@ -329,3 +315,173 @@ def _reason(cell: Cell, start: int, code: int) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
+
+
+# --- what was measured
+
+Status = Literal["done", "failed", "missing"]
+Curve = list[tuple[float, float]]
+"""Generated tokens, and a figure there."""
+Steps = Sequence[Mapping[str, Any]]
+"""Lines of metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a cell."""
+
+    setting: str
+    seed: int
+    run: str
+    """Its folder, from that of the study."""
+    status: Status
+    reason: str = ""
+    """Why it is not done."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Measure -> its value, of those that could be taken."""
+    curve: Curve = field(default_factory=list)
+    """Validation accuracy."""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    """Of the measures that are figures of steps."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Held-out, after training."""
+        return self.values.get("accuracy")
+
+
+def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
+    """A row for each cell in the order of settings, whether it has run or not."""
+    order = {cell.setting.name: place for place, cell in reversed(list(enumerate(cells)))}
+    cells = sorted(cells, key=lambda cell: order[cell.setting.name])
+    rows = [_row(study, cell) for cell in cells]
+    for name, measure in study.measures.items():
+        path = measure.metric
+        if path is None or any(path in row.curves for row in rows):
+            continue
+        taken = [
+            place
+            for place, (cell, row) in enumerate(zip(cells, rows, strict=True))
+            if row.status == "done" and taken_of(measure, [cell.setting])
+        ]
+        steps = [step for place in taken for step in Run.open(cells[place].run).metrics()]
+        if not steps or has_figure(steps, path):
+            continue
+        above, _, last = path.rpartition(".")
+        tables = [found for step in steps for found in _found(step, above)]
+        known = {key for table in tables if isinstance(table, Mapping) for key in table}
+        reason = f"{name} is not measured: no step has {path}: {nearest(last, known)}"
+        for place in taken:
+            rows[place] = replace(rows[place], status="missing", reason=reason)
+    return rows
+
+
+def _row(study: StudyFile, cell: Cell) -> Row:
+    place = cell.run.relative_to(cell.folder.parents[2]).as_posix()
+    names = (cell.setting.name, cell.seed, place)
+    failure = cell.failure
+    reason = f"{failure['stage']}: {failure['reason']}" if failure else ""
+    status: Status = "failed" if failure else "missing"
+    if not cell.trained:
+        half = "not finished" if cell.run.is_dir() else "not run yet"
+        return Row(*names, status, reason or half)
+    try:
+        run = Run.open(cell.run)
+        steps = list(run.metrics())
+        values = _own_values(run, steps)
+        curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
+        if curve and "before" in values:
+            curve = [(0.0, values["before"]), *curve]
+        curves: dict[str, Curve] = {}
+        for path in {measure.metric for measure in study.measures.values() if measure.metric}:
+            figures = [(step["tokens"], figure_at(step, path)) for step in steps]
+            if known := [(tokens, figure) for tokens, figure in figures if figure is not None]:
+                curves[path] = known
+    except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
+        return Row(*names, "failed", f"damaged: {error}")
+    values |= _figures(study, steps)
+    missing: list[str] = []
+    for name in cell.evaluations:
+        value = cell.value(name)
+        if isinstance(value, str):
+            missing.append(value)
+        else:
+            values[name] = value
+    if not failure:
+        status = "missing" if missing else "done"
+        reason = missing[0] if missing else ""
+    return Row(*names, status, reason, values, curve, curves)
+
+
+def _own_values(run: Run, steps: Steps) -> dict[str, float]:
+    """The measures that every run has, and those of its agents: `gain.a0`."""
+    result = result_of(run, 0.0)
+    values: dict[str, float] = {"steps": result.steps, "tokens": result.tokens}
+    for measure, occasion in (("before", "before"), ("accuracy", "after")):
+        found = result.accuracy[occasion]
+        if found is None:
+            continue
+        values[measure] = found.mean
+        shares = by_agent((run.read_eval(occasion) or {"answers": []})["answers"])
+        values |= {f"{measure}.{agent}": share for agent, share in shares.items()}
+        if occasion == "after":
+            values["lowest"] = min(shares.values())
+    for name in list(values):
+        measure, dot, agent = name.partition(".")
+        before = f"before{dot}{agent}"
+        if measure == "accuracy" and before in values:
+            values[f"gain{dot}{agent}"] = values[name] - values[before]
+    values["seconds"] = math.fsum(step["seconds"] for step in steps)
+    validated = [step["validation"]["mean"] for step in steps if step.get("validation")]
+    if validated:
+        values["best"] = max(validated)
+    return values
+
+
+def has_figure(steps: Iterable[Mapping[str, Any]], path: str) -> bool:
+    """Whether there is anything at a dotted path in any step, a null included."""
+    return any(_found(step, path) for step in steps)
+
+
+def _figures(study: StudyFile, steps: Steps) -> dict[str, float]:
+    """Means of figures over the first or the last steps that have them."""
+    values: dict[str, float] = {}
+    for name, measure in study.measures.items():
+        if measure.metric is None:
+            continue
+        chosen = steps[: measure.first] if measure.first else steps[-(measure.last or LAST) :]
+        figures = [figure_at(step, measure.metric) for step in chosen]
+        known = [figure for figure in figures if figure is not None]
+        if known:
+            values[name] = math.fsum(known) / len(known)
+    return values
+
+
+def figure_at(step: Mapping[str, Any], path: str) -> float | None:
+    """The number at a dotted path of a step's metrics; None where there is none.
+
+    In a list of rows, such as `cost`, a part names an agent or a role, and figures are added up:
+    `cost.scoring.tokens`.
+    """
+    found = _found(step, path)
+    numbers = [n for n in found if type(n) in (int, float) and math.isfinite(n)]
+    return float(math.fsum(numbers)) if numbers else None
+
+
+def _found(step: Mapping[str, Any], path: str) -> list[Any]:
+    """What stands at a dotted path; the step itself where there is none."""
+    places: list[Any] = [step]
+    for part in path.split(".") if path else ():
+        places = [below for place in places for below in _below(place, part)]
+    return places
+
+
+def _below(place: Any, part: str) -> list[Any]:
+    if isinstance(place, Mapping):
+        table = cast("Mapping[str, Any]", place)
+        return [table[part]] if part in table else []
+    if isinstance(place, list):
+        listed = cast("list[Any]", place)
+        rows = [cast("Mapping[str, Any]", row) for row in listed if isinstance(row, Mapping)]
+        return [row for row in rows if part in (row.get("role"), row.get("agent"))]
+    return []

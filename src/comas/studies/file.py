@@ -1,24 +1,35 @@
-"""A study file as data: settings, seeds, budget, measures, and claims that are fixed before the
-runs; grids are multiplied out.
+"""A study file: settings, seeds, budget, measures, and claims that are fixed before the runs. Grids
+are multiplied out, settings resolved as `comas train` would, and it is told before anything runs
+whether measures and claims name what there is.
 
-Leaves out: what settings mean, and whether measures and claims name what there is
-(`studies.settings`).
+Files that settings and measures name are found beside the study file, and what is in them is part
+of what is declared. Leaves out: what is left to run (`studies.run`).
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from comas.config.mistakes import explain, nearest
+from comas.config.plugins import check_trackers, load_plugin, with_tools
+from comas.config.resolve import Resolved, check_training, resolve
+from comas.config.schema import anchor, beside, read
+from comas.evaluation import ways
+from comas.storage import files
+from comas.team.build import Team, members_of
 from comas.types import UserMistake
 
 HELD_OUT = ("accuracy", "before", "gain", "lowest")
@@ -127,7 +138,7 @@ def read_file(path: Path) -> StudyFile:
         below = _read_tables(path.parent / named)
         if "extends" in below:
             raise UserMistake(f"{path}: extends = {named!r}: that file extends another one itself")
-        data = _over(below, data)
+        data = over(below, data)
     try:
         study = StudyFile.model_validate(data)
         _check(study)
@@ -153,14 +164,16 @@ def _read_tables(path: Path) -> dict[str, Any]:
         raise UserMistake(f"study {path} is not TOML: {error}") from error
 
 
-def _over(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Own keys over those of another file; tables are merged, lists are not."""
-    tables = {
-        key: _over(below[key], value)
-        for key, value in own.items()
-        if isinstance(value, dict) and isinstance(below.get(key), dict)
-    }
-    return {**below, **own, **tables}
+def over(below: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Own keys over those of another table; tables are merged, lists are not, and a table without
+    keys is a value.
+    """
+    merged = {**below, **own}
+    for key, value in own.items():
+        known = below.get(key)
+        if isinstance(value, dict) and value and isinstance(known, dict):
+            merged[key] = over(cast("Keys", known), cast("Keys", value))
+    return merged
 
 
 def _explained(error: ValidationError) -> str:
@@ -197,19 +210,14 @@ def _check(study: StudyFile) -> None:
             raise UserMistake(f"{place}: set first or last, not both")
 
 
-def check_named(what: str, name: str, known: Iterable[str]) -> None:
-    """An error with the nearest name where there is none of this name."""
-    names = list(known)
-    if name not in names:
-        raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
+# --- settings
 
-
-# --- settings: their keys over those of `[config]`, and grids
-
+MANY_STEPS = 10_000
+"""Of runs that tokens end."""
 LONGEST = 255
 """Bytes of a file's name."""
 Keys = dict[str, Any]
-"""Dotted keys of a config with their values; a table without keys is a value."""
+"""Keys of a config with their values, tables within tables."""
 OURS = {
     "seed": "seeds",
     "out": "out, the study's own",
@@ -219,18 +227,74 @@ OURS = {
 """Keys of a run that a study sets -> what sets them."""
 
 
-class Described(NamedTuple):
-    """A setting as the file has it."""
+@dataclass(frozen=True)
+class Setting:
+    """One way to train, or not to."""
 
     name: str
-    keys: Keys
-    """With those of `[config]`."""
     trained: bool
+    keys: Keys
+    """Of a config, without seed and out."""
+    resolved: Resolved
+    """With the first seed."""
+
+    def config(self, seed: int, out: Path) -> dict[str, Any]:
+        """The config file of one run."""
+        return {**self.keys, "seed": seed, "out": str(out)}
+
+    @cached_property
+    def essence(self) -> dict[str, Any]:
+        """What it is, whatever the seed: plain values."""
+        config = self.resolved.config.model_dump(mode="json", exclude={"seed", "out"})
+        return {"trained": self.trained, **pinned(config)}
 
 
-def described(study: StudyFile) -> list[Described]:
-    """All settings in the order of the file, grids multiplied out."""
-    common = flat(study.config)
+def settings_of(study: StudyFile, file: Path) -> list[Setting]:
+    """All settings, resolved; a mistake is one line that names file, setting and key."""
+    try:
+        try:
+            read(None, nested(study.config))
+        except UserMistake as error:
+            raise UserMistake(f"config: {error}") from error
+        descriptions = described(study)
+    except UserMistake as error:
+        raise UserMistake(f"{file}: {error}") from error
+    found: list[Setting] = []
+    for name, keys, trained in descriptions:
+        try:
+            setting = _resolved(study, file, name, keys, trained)
+        except UserMistake as error:
+            raise UserMistake(f"{file}: setting {name}: {error}") from error
+        for other in found:  # a difference between them would be noise
+            if other.essence == setting.essence:
+                raise UserMistake(
+                    f"{file}: settings {other.name} and {setting.name} are alike, once presets and"
+                    " defaults are written out: remove one"
+                )
+        found.append(setting)
+    return found
+
+
+def _resolved(study: StudyFile, file: Path, name: str, keys: Keys, trained: bool) -> Setting:
+    keys = {**copy.deepcopy(keys), "steps": (study.steps or MANY_STEPS) if trained else 0}
+    if trained and study.tokens is not None:
+        keys["tokens"] = study.tokens
+    anchor(keys, file.parent)
+    resolved = resolve(read(None, {**keys, "seed": study.seeds[0]}))
+    check_training(resolved)
+    check_trackers(resolved.config.track)
+    # seed models are small: many are trained side by side, on one thread each
+    if keys.get("threads") is None and all(plan.source.seeded for plan in resolved.policies):
+        keys["threads"] = 1
+        resolved = resolved.with_config(resolved.config.model_copy(update={"threads": 1}))
+    return Setting(name, trained, keys, resolved)
+
+
+def described(study: StudyFile) -> list[tuple[str, Keys, bool]]:
+    """Name, keys with those of `[config]`, and whether it is trained, of all settings in the order
+    of the file, grids multiplied out.
+    """
+    common = nested(study.config)
     _check_ours("config", common)
     found = [
         setting
@@ -238,28 +302,28 @@ def described(study: StudyFile) -> list[Described]:
         for setting in _settings_of(name, dict(table), common)
     ]
     names: dict[str, str] = {}
-    for setting in found:
-        folder = slug(setting.name)
+    for name, _, _ in found:
+        folder = slug(name)
         if folder in names:
             raise UserMistake(
-                f"settings: {names[folder]!r} and {setting.name!r} would have one folder,"
+                f"settings: {names[folder]!r} and {name!r} would have one folder,"
                 f" {folder}: rename one"
             )
-        names[folder] = setting.name
+        names[folder] = name
     return found
 
 
-def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[Described]:
+def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[tuple[str, Keys, bool]]:
     place = f"settings.{name}"
     trained = table.pop("train", True)
     if not isinstance(trained, bool):
         raise UserMistake(f"{place}: train = {trained!r}: true or false")
-    is_grid = "grid" in table
     grid = table.pop("grid", None)
-    own = merged(common, flat(table))
-    _check_ours(place, flat(table))
-    if not is_grid:
-        yield Described(name, own, trained)
+    own = nested(table)
+    _check_ours(place, own)
+    own = over(common, own)
+    if grid is None:
+        yield name, own, trained
         return
     axes = flat(grid) if isinstance(grid, Mapping) else {}
     if not axes:
@@ -277,7 +341,7 @@ def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[Described]:
             for key, value in point.items()
         }
         named = " ".join([name, *(f"{key}={text}" for key, text in spelt.items())])
-        yield Described(named, merged(own, flat(point)), trained)
+        yield named, over(own, nested(point)), trained
 
 
 def _check_ours(place: str, keys: Keys) -> None:
@@ -297,29 +361,18 @@ def flat(table: Mapping[str, Any], above: str = "") -> Keys:
     return found
 
 
-def nested(keys: Keys) -> dict[str, Any]:
-    """Dotted keys as tables within tables."""
-    found: dict[str, Any] = {}
-    for key, value in keys.items():
+def nested(table: Mapping[str, Any]) -> Keys:
+    """Dotted keys, in tables too, as tables within tables."""
+    found: Keys = {}
+    for key, value in flat(table).items():
         *path, last = key.split(".")
-        table = found
+        below = found
         for part in path:
-            table = table.setdefault(part, {})
-            if not isinstance(table, dict):
-                raise UserMistake(f"{key}: {part} is {table!r}, not a table")
-        table[last] = value
+            below = below.setdefault(part, {})
+            if not isinstance(below, dict):
+                raise UserMistake(f"{key}: {part} is {below!r}, not a table")
+        below[last] = value
     return found
-
-
-def merged(common: Keys, own: Keys) -> Keys:
-    """Own keys over common ones: a value takes the place of a table, and a table that of a
-    value.
-    """
-
-    def is_replaced(key: str) -> bool:
-        return any(f"{key}.".startswith(f"{o}.") or o.startswith(f"{key}.") for o in own)
-
-    return {**{key: value for key, value in common.items() if not is_replaced(key)}, **own}
 
 
 def slug(name: str) -> str:
@@ -331,3 +384,172 @@ def slug(name: str) -> str:
         return plain
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{plain.encode()[: LONGEST - 9].decode(errors='ignore')}-{digest}"
+
+
+# --- measures and claims
+
+WRITTEN = (
+    *("step", "step_tokens", "policies", "tokens", "monitor_tokens"),
+    *("seconds", "spent", "peak_bytes"),
+    *("validation", "validation_by_agent"),
+)
+"""What a line of metrics.jsonl has besides the metrics that the config names."""
+
+
+def check_named(what: str, name: str, known: Iterable[str]) -> None:
+    """An error with the nearest name where there is none of this name."""
+    names = list(known)
+    if name not in names:
+        raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
+
+
+def check_measures(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+    """An error for a measure that a setting cannot have."""
+    names = [setting.name for setting in settings]
+    folders: dict[str, str] = {}
+    for name, measure in study.measures.items():
+        other = folders.setdefault(slug(name), name)
+        if other != name:
+            raise UserMistake(f"{file}: measures {other!r} and {name!r} would have one folder")
+        place = f"{file}: measures.{name}"
+        for wanted in measure.settings or ():
+            check_named(f"{place}: settings", wanted, names)
+        for setting in taken_of(measure, settings):
+            try:
+                _check_taken(measure, setting)
+            except UserMistake as error:
+                raise UserMistake(f"{place}: setting {setting.name}: {error}") from error
+
+
+def taken_of(measure: Measure, settings: Sequence[Setting]) -> list[Setting]:
+    """The settings that a measure is taken of; those without steps have no metrics."""
+    if measure.settings is not None:
+        return [setting for setting in settings if setting.name in measure.settings]
+    return [setting for setting in settings if setting.trained or measure.metric is None]
+
+
+def _check_taken(measure: Measure, setting: Setting) -> None:
+    resolved = setting.resolved
+    if measure.metric is not None:
+        if not setting.trained:
+            raise UserMistake(f"metric = {measure.metric!r}: it is not trained, and has no steps")
+        if "" in measure.metric.split("."):
+            raise UserMistake(f"metric = {measure.metric!r}: nothing stands beside one of its dots")
+        metrics = [Path(name).stem for name in resolved.config.metrics or ()]
+        known = [*WRITTEN, *metrics]
+        check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], known)
+        return
+    if measure.task is not None:
+        config = resolved.config
+        task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
+        resolved = replace(resolved, task=task)
+    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
+    team = Team(resolved, {}, members_of(resolved, hosts))
+    way = ways.way(str(measure.setup), team)
+    ways.check_playable(way, team.task)
+    ways.check_roles_taken(way, team.members)
+
+
+def check_claims(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+    """An error for a claim about a setting or a measure that there is not."""
+    said: list[dict[str, Any]] = []
+    for number, claim in enumerate(study.claims, 1):
+        place = f"{file}: claim {number} ({claim.says})"
+        _check_claim(claim, study, {setting.name: setting for setting in settings}, place)
+        facts = claim.model_dump(exclude={"says"})
+        if facts in said:
+            raise UserMistake(f"{place}: claim {said.index(facts) + 1} says the same: remove one")
+        said.append(facts)
+
+
+def _check_claim(
+    claim: Claim, study: StudyFile, settings: Mapping[str, Setting], place: str
+) -> None:
+    check_named(f"{place}: left", claim.left, settings)
+    if isinstance(claim.right, str):
+        check_named(f"{place}: right", claim.right, settings)
+    elif claim.right_measure is not None:
+        raise UserMistake(f"{place}: right is a number, and has no right_measure")
+    if len(set(claim.sides)) < len(claim.sides):
+        raise UserMistake(f"{place}: {claim.left} is compared with itself")
+    for name, measure in claim.sides:
+        setting = settings[name]
+        of_agents = [
+            f"{own}.{agent}" for own in OF_AGENTS for agent in setting.resolved.config.agents
+        ]
+        check_named(f"{place}: measure", measure, [*OWN, *study.measures, *of_agents])
+        if measure in study.measures:
+            if setting not in taken_of(study.measures[measure], list(settings.values())):
+                raise UserMistake(
+                    f"{place}: {measure} is not taken of {name}: see measures.{measure}"
+                )
+            continue
+        config = setting.resolved.config
+        if measure in (*HELD_OUT, *of_agents) and not config.test_questions:
+            raise UserMistake(f"{place}: {name} has no {measure}: its test_questions is 0")
+        if measure == "best" and not (setting.trained and config.eval_every):
+            raise UserMistake(f"{place}: {name} has no best: nothing is measured on the way")
+
+
+# --- files that are named
+
+
+def located(study: StudyFile, folder: Path) -> StudyFile:
+    """The study with the files that its measures name by a path from its folder found from
+    anywhere; an error for data that are not there.
+    """
+
+    def place_of(plugin: str) -> str:
+        return beside(plugin, folder) if plugin.endswith(".py") else plugin
+
+    measures: dict[str, Measure] = {}
+    for name, measure in study.measures.items():
+        found: dict[str, str] = {}
+        if measure.setup is not None:
+            found["setup"] = with_plugin(measure.setup, place_of)
+        if measure.task is not None:
+            found["task"] = place_of(measure.task)
+        if measure.data is not None:
+            found["data"] = beside(measure.data, folder)
+            if not Path(found["data"]).exists():
+                raise UserMistake(
+                    f"measures.{name}: data = {measure.data!r}: there is no such file or folder,"
+                    " beside the study file or from here"
+                )
+        measures[name] = measure.model_copy(update=found)
+    return study.model_copy(update={"measures": measures})
+
+
+def with_plugin(setup: str, said: Callable[[str], str]) -> str:
+    """A setup with its name or file said in another way, and its options."""
+    plugin, *options = ways.parts_of(setup)
+    return ":".join((said(plugin), *options))
+
+
+def pinned(value: Any, key: str = "") -> Any:
+    """The same plain value, with the name and digest of each file of the user's own in the place of
+    its path, wherever that lies.
+    """
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        return {name: pinned(below, name) for name, below in table.items()}
+    if isinstance(value, list):
+        return [pinned(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, str):
+        return value
+    if key == "setup":
+        return with_plugin(value, pinned)
+    if value.endswith(".py") or (key == "data" and Path(value).exists()):
+        return digested(Path(value))
+    return value
+
+
+def digested(path: Path) -> str:
+    """The name of a file or of a folder, and the SHA-256 of what is in it."""
+    if not path.is_dir():
+        return f"{path.name} {files.digest(path)}"
+    found = hashlib.sha256()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        place = file.relative_to(path).as_posix()
+        found.update(f"{place} {files.digest(file)}\n".encode())
+    return f"{path.name} {found.hexdigest()}"

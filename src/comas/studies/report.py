@@ -1,10 +1,14 @@
-"""The report of a study in Markdown: settings, measures, claims with their verdicts, pictures; what
-failed or is missing stands in it as such.
+"""What became of the claims of a study, and its report in Markdown: settings, measures, claims with
+their verdicts, pictures; what failed or is missing stands in it as such.
+
+Claims are about differences paired by seed: one-sided Student's t test; where all differences are
+equal, the chance that so many fair signs agree. Corrected after Holm (1979) over every claim of the
+file: one whose runs failed or are missing counts with p = 1, and never holds.
 
 The same cells give the same bytes: there are no clocks in it but in `rows.csv` and `study.json`,
 which have the seconds of each run. Pictures are drawn by matplotlib (extra `plot`): curves with
-bands over seeds, a panel per setting, and final values with intervals. Leaves out: testing
-(`studies.claims`).
+bands over seeds, a panel per setting, and final values with intervals. Leaves out: reading what was
+measured (`studies.cells`).
 """
 
 from __future__ import annotations
@@ -18,16 +22,116 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from comas.program import VERSION
-from comas.stats import Interval, finite, seeds_interval, spelt
+from comas.stats import Interval, finite, holm, seeds_interval, spelt
 from comas.storage import files
-from comas.studies.claims import Curve, Row, Verdict, over_seeds
-from comas.studies.file import LAST, OWN, Measure, StudyFile
-from comas.studies.settings import Setting, with_plugin
+from comas.studies.cells import Curve, Row
+from comas.studies.file import LAST, OWN, Claim, Measure, Setting, StudyFile, with_plugin
+
+# --- what became of the claims
+
+LEVEL = 0.05
+Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim."""
+
+    claim: Claim
+    difference: Interval | None
+    """Left minus right over the seeds that have both; None where none has."""
+    p: float
+    """Corrected."""
+    raw_p: float
+    word: Word
+    missing: tuple[str, ...] = ()
+    """Cells without a value, in words."""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return f"missing: {'; '.join(self.missing)}" if self.word == "missing" else self.word
+
+    def data(self) -> dict[str, Any]:
+        """Return the claim and what became of it as JSON."""
+        found = self.difference
+        return {
+            **self.claim.model_dump(),
+            "n": found.n if found else 0,
+            "difference": found.mean if found else None,
+            "low": finite(found.low) if found else None,
+            "high": finite(found.high) if found else None,
+            "p": self.p,
+            "raw_p": self.raw_p,
+            "verdict": self.word,
+            "missing": list(self.missing),
+        }
+
+
+def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
+    """A verdict for every claim, in the order of the file."""
+    cells = {(row.setting, row.seed): row for row in rows}
+    found: list[tuple[list[float], tuple[str, ...], float]] = []
+    for claim in study.claims:
+        differences: list[float] = []
+        missing: list[str] = []
+        for seed in study.seeds:
+            sides = [(cells[setting, seed], measure) for setting, measure in claim.sides]
+            lacking = [side for side in sides if side[1] not in side[0].values]
+            if lacking:
+                row, measure = lacking[0]
+                state = "failed" if row.status == "failed" else f"no {measure}"
+                missing.append(f"{row.setting}, seed {seed}: {state}")
+                continue
+            left, *right = (row.values[measure] for row, measure in sides)
+            differences.append(left - (right[0] if right else float(claim.right)))
+        raw = 1.0 if missing else p_of(differences, claim)
+        found.append((differences, tuple(missing), raw))
+    corrected = holm([raw for _, _, raw in found])
+    return [
+        _verdict(claim, *facts, p)
+        for claim, facts, p in zip(study.claims, found, corrected, strict=True)
+    ]
+
+
+def p_of(differences: Sequence[float], claim: Claim) -> float:
+    """One-sided p that the mean difference does not lie beyond the margin on the claimed side."""
+    sign = 1.0 if claim.direction == "above" else -1.0
+    beyond = [sign * difference - claim.margin for difference in differences]
+    if len(beyond) < 2:
+        return 1.0
+    if max(beyond) - min(beyond) < 1e-12:
+        return 0.5 ** len(beyond) if beyond[0] > 0 else 1.0
+    from scipy import stats
+
+    found: Any = stats.ttest_1samp(beyond, 0.0, alternative="greater")
+    return float(found.pvalue)
+
+
+def _verdict(
+    claim: Claim, differences: Sequence[float], missing: tuple[str, ...], raw: float, p: float
+) -> Verdict:
+    interval = seeds_interval(differences) if differences else None
+    word: Word = "not shown"
+    if missing:
+        word = "missing"
+    elif interval is None or interval.n < 2:
+        word = "one seed"
+    elif p < LEVEL:
+        word = "holds"
+    else:
+        above = claim.direction == "above"
+        if interval.high < claim.margin if above else interval.low > -claim.margin:
+            word = "contradicted"  # the whole interval lies on the other side of the margin
+    return Verdict(claim, interval, p, raw, word, missing)
+
+
+# --- the report
 
 STATES = ("done", "failed", "missing")
 NONE = "-"
@@ -71,8 +175,13 @@ class Report:
 
     def interval(self, setting: str, measure: str) -> Interval | None:
         """Mean over seeds; None where no cell has a value."""
-        values = over_seeds(self.rows, setting, measure)
+        values = self.values(setting, measure)
         return seeds_interval(values) if values else None
+
+    def values(self, setting: str, measure: str) -> list[float]:
+        """The values of a setting, of the seeds that have one."""
+        rows = [row for row in self.rows if row.setting == setting]
+        return [row.values[measure] for row in rows if measure in row.values]
 
     def data(self) -> dict[str, Any]:
         """Everything as JSON."""
@@ -85,7 +194,7 @@ class Report:
             "sha256": self.declared.digest,
             "additions": list(self.declared.additions),
             "rows": rows,
-            "claims": [_claim_data(verdict) for verdict in self.verdicts],
+            "claims": [verdict.data() for verdict in self.verdicts],
         }
 
     def write(self, out: Path) -> None:
@@ -94,21 +203,6 @@ class Report:
         files.replace(out / "report.md", "\n\n".join(parts) + "\n")
         files.replace(out / "rows.csv", _csv(self))
         files.replace(out / "study.json", files.as_json(self.data(), indent=1))
-
-
-def _claim_data(verdict: Verdict) -> dict[str, Any]:
-    found = verdict.difference
-    return {
-        **verdict.claim.model_dump(),
-        "n": found.n if found else 0,
-        "difference": found.mean if found else None,
-        "low": finite(found.low) if found else None,
-        "high": finite(found.high) if found else None,
-        "p": verdict.p,
-        "raw_p": verdict.raw_p,
-        "verdict": verdict.word,
-        "missing": list(verdict.missing),
-    }
 
 
 def _csv(report: Report) -> str:
@@ -171,7 +265,8 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield _claims_table(report)
     yield "## Accuracy"
     yield _settings_table(report)
-    yield from _accuracy_pictures(report, out)
+    if can_draw():
+        yield from _accuracy_pictures(report, out)
     states = {
         (row.setting, row.seed): row.status if row.accuracy is None else f"{row.accuracy:.3f}"
         for row in report.rows
@@ -189,7 +284,8 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         ]
         told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
         yield table(f"Measures: {'; '.join(told)}", ("setting", *study.measures), means)
-        yield from _measure_pictures(report, out)
+        if can_draw():
+            yield from _measure_pictures(report, out)
 
 
 def _told(measure: Measure) -> str:
@@ -288,12 +384,11 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> Iterator[str]:
-    """Draw a picture, where that is possible, and yield its place in the report."""
-    if can_draw():
-        (out / "pictures").mkdir(parents=True, exist_ok=True)
-        draw(out / "pictures" / f"{name}.svg")
-        yield f"![{plain(caption)}](pictures/{name}.svg)"
+def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> str:
+    """Draw a picture, and return its place in the report."""
+    (out / "pictures").mkdir(parents=True, exist_ok=True)
+    draw(out / "pictures" / f"{name}.svg")
+    return f"![{plain(caption)}](pictures/{name}.svg)"
 
 
 def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
@@ -308,11 +403,11 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
             " grey: the first setting"
         )
         draw = partial(panels, y_label="validation accuracy", shown=shown, highest=1.0)
-        yield from _picture(out, "learning", caption, draw)
+        yield _picture(out, "learning", caption, draw)
     names = [setting.name for setting in report.settings]
-    values = [(name, over_seeds(report.rows, name, "accuracy")) for name in names]
+    values = [(name, report.values(name, "accuracy")) for name in names]
     caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
-    yield from _picture(out, "accuracy", caption, partial(finals, rows=values))
+    yield _picture(out, "accuracy", caption, partial(finals, rows=values))
 
 
 def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
@@ -328,7 +423,7 @@ def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
         most = max(y for of_setting in curves.values() for curve in of_setting for _, y in curve)
         highest = 1.0 if 0.2 < most <= 1.0 else None
         draw = partial(panels, y_label=path, shown=list(curves.items()), highest=highest)
-        yield from _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
+        yield _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
 
 
 def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import filelock
 
+from comas import estimate
+from comas.questions.checked import of_run
 from comas.storage import files
 from comas.storage.run import Run
 from comas.studies.cells import (
@@ -24,22 +26,24 @@ from comas.studies.cells import (
     Ended,
     Place,
     cells_of,
-    check_left,
+    has_figure,
     here,
     jobs_for,
+    rows_of,
     run_cells,
 )
-from comas.studies.claims import has_figure, rows_of, verdicts_of
-from comas.studies.file import StudyFile, parts_of, read_file
-from comas.studies.report import Declared, Report
-from comas.studies.settings import (
+from comas.studies.file import (
     Setting,
+    StudyFile,
     check_claims,
     check_measures,
     located,
+    parts_of,
     pinned,
+    read_file,
     settings_of,
 )
+from comas.studies.report import Declared, Report, verdicts_of
 from comas.sync import run_sync
 from comas.types import UserMistake
 
@@ -154,7 +158,13 @@ class Study:
 
     def check_left(self) -> None:
         """An error for a setting with something left that training would refuse."""
-        check_left(self.cells, self.file)
+        for setting in {cell.setting.name: cell.setting for cell in self.left()}.values():
+            resolved = setting.resolved
+            try:
+                of_run(resolved.config, resolved.task, note=lambda _: None)
+                estimate.fitted(resolved, note=lambda _: None)
+            except UserMistake as error:
+                raise UserMistake(f"{self.file}: setting {setting.name}: {error}") from error
 
     def run(
         self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None

@@ -1,16 +1,36 @@
-"""What a tracker is: a file with `open(run) -> Sink`; comas calls its sink with one step after the
-other.
+"""What a tracker is: a file with `open(run) -> Sink`, and the hook that feeds it: the steps that it
+lacks when a run begins or goes on, then each step as it is written, alarms, and the accuracies
+before and after.
 
-`wandb` is `comas.trackers.wandb`, `./mine.py` that file. Leaves out: which steps and figures
-(`tracker`).
+`wandb` is `comas.trackers.wandb`, `./mine.py` that file. The newest step that was sent is noted in
+`track/<tracker>.json` of the run: what `comas resume` drops and plays again is not sent again.
+Figures are called by their path in metrics.jsonl. Leaves out: texts, numbers that are null or not
+finite, and how libraries take figures (a file each).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import io
+import itertools
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from comas.hooks import Alarm, Hook
+from comas.storage import files
+from comas.storage.records import line
+from comas.storage.run import Run
+from comas.types import Episode
+
+if TYPE_CHECKING:
+    from comas.stats import Interval
+    from comas.team.build import Team
+
 
 PROJECT = "comas"
 """Where runs go, unless the tracker's own environment variable says otherwise."""
@@ -52,3 +72,119 @@ class Sink:
 
     def close(self) -> None:
         """Send what is left: it is over, for this process."""
+
+
+class Tracker(Hook):
+    """One tracker's share of one run; it is told of what fails in it, and is left alone then."""
+
+    def __init__(self, name: str, open_sink: Callable[[Tracked], Sink]) -> None:
+        self.name = name
+        self.open_sink = open_sink
+        self.sink = Sink()
+        self.id = ""
+        self.record = Path()
+        """Where the id and `sent` are noted."""
+        self.sent = 0
+        """The newest step that the tracker has, counted from 1."""
+        self.has_failed = False
+        self.tell: Callable[[str], None] = lambda text: None
+        """Told of a failure."""
+
+    def begin(self, run: Run, team: Team | None, start: int) -> None:
+        """Open the sink, and send what it lacks of what lies before step `start`."""
+
+        def catch_up() -> None:
+            folder = run.path / "track" / Path(self.name).name
+            folder.mkdir(parents=True, exist_ok=True)
+            self.record = folder.with_name(f"{folder.name}.json")
+            note = files.read_object(self.record) or {"id": uuid.uuid4().hex, "sent": 0}
+            self.id = note["id"]
+            # versions before 0.2 noted a number for each kind of figure
+            self.sent = note["sent"]["tokens"] if isinstance(note["sent"], dict) else note["sent"]
+            self._write_note()  # before the store hears of the id
+            name = run.path.resolve().name
+            config = of_config(run.config())
+            self.sink = self.open_sink(Tracked(name, self.id, config, folder, self.sent))
+            for metrics in itertools.islice(run.metrics(), start):
+                self._send(metrics)
+
+        self._guard(catch_up)
+
+    def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        self._guard(lambda: self._send(json.loads(line(metrics))))
+
+    def alarm(self, alarm: Alarm) -> None:
+        number = alarm.step + 1
+        if number > self.sent:
+            self._guard(lambda: self.sink.alarm(number, alarm.kind, alarm.text))
+
+    def measured(self, name: str, step: int, found: Interval | None) -> None:
+        if name != "validation" and found is not None:  # which is a figure of its step
+            figures = figures_of({name: found._asdict()})
+            self._guard(lambda: self.sink.measured(step, figures))
+
+    def ended(self, result: Any) -> None:
+        self._guard(self.sink.close)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do what may fail: it ends this tracker's work in this process, and nothing else."""
+        if self.has_failed:
+            return
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # what libraries say of themselves
+                work()
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is told in a line
+            self.has_failed = True
+            self.tell(
+                f"track {Path(self.name).name} failed ({type(error).__name__}: {error}); the run"
+                " goes on, and the next `comas resume` of it sends what is left"
+            )
+
+    def _send(self, metrics: Mapping[str, Any]) -> None:
+        number = metrics["step"] + 1
+        if number > self.sent:
+            self.sink.step(number, figures_of(metrics))
+            self.sent = number
+            self._write_note()
+
+    def _write_note(self) -> None:
+        files.replace(self.record, json.dumps({"id": self.id, "sent": self.sent}))
+
+
+# --- figures: a name with slashes -> a finite number
+
+
+def figures_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a line of metrics.jsonl, or of a measurement."""
+    return {"/".join(path): number for path, number in _numbers(record) if path != ("step",)}
+
+
+def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as one table with dotted keys; lists as texts."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{below}": part for below, part in of_config(value).items()}
+        else:
+            flat[key] = str(value) if isinstance(value, list) else value
+    return flat
+
+
+def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield every finite number of a record with its path; truth counts as 0 and 1. Rows of tables
+    are named by their texts and their round, or by their place.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _numbers(part, (*path, str(key)))
+    elif isinstance(value, list):
+        for place, row in enumerate(value):
+            if not isinstance(row, Mapping):
+                yield from _numbers(row, (*path, str(place)))
+                continue
+            labels = [key for key, part in row.items() if isinstance(part, str) or key == "round"]
+            names = [str(row[key]) for key in labels] or [str(place)]
+            rest = {key: part for key, part in row.items() if key not in labels}
+            yield from _numbers(rest, (*path, *names))
+    elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
+        yield path, float(value)

@@ -25,7 +25,7 @@ from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
 from comas.team.build import assemble, check_instances, seated
-from comas.trackers.tracker import Tracker
+from comas.trackers.sink import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result

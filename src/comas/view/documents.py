@@ -1,16 +1,19 @@
 """What a page is built from: JSON objects by name, made from a run's or an evaluation's folder when
-they are asked for.
+they are asked for; of JSON-lines files only the lines that are asked for are read.
 
-Leaves out: how they reach the page (`server`, `export`).
+Leaves out: how they reach the page (`server`, `page`).
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 from comas.storage import files
 from comas.storage.alarms import read_alarms
@@ -18,7 +21,6 @@ from comas.storage.game_log import logs_in
 from comas.storage.run import Run
 from comas.types import UserMistake
 from comas.view import discussion
-from comas.view.jsonl import JsonLines
 
 PLAN = "evaluation.json"
 """What an evaluation's folder has, and a run's has not."""
@@ -64,11 +66,82 @@ def _parts(name: str) -> list[str | int]:
     ]
 
 
-class Documents(Protocol):
-    """A folder as documents."""
+class JsonLines:
+    """The records of a file that may still grow, by number: where each line begins is found once; a
+    last line without its end is no record yet.
+    """
 
-    def read(self, name: str) -> Any:
-        """The document of this name; KeyError where there is none."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._starts: list[int] = []
+        self._end = 0
+        """Behind the last line that is whole."""
+        self._last = b""
+        """That line."""
+        self.restarts = 0
+        """How often it was found to be another file than before: the run was gone on with."""
+        self._looking = threading.Lock()
+        """Held while lines are found: every request is served by a thread of its own."""
+
+    def __len__(self) -> int:
+        self._look()
+        return len(self._starts)
+
+    def record(self, number: int) -> dict[str, Any]:
+        """The record at `number`, from 0; IndexError where there is none."""
+        self._look()
+        start = self._starts[number]
+        following = self._starts[number + 1 : number + 2] or [self._end]
+        with self.path.open("rb") as file:
+            file.seek(start)
+            line = file.read(following[0] - start)
+        return self._parsed(line, number)
+
+    def records(self, first: int = 0) -> Iterator[dict[str, Any]]:
+        """All records from `first` on."""
+        self._look()
+        if first >= len(self._starts):
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._starts[first])
+            for number in range(first, len(self._starts)):
+                yield self._parsed(file.readline(), number)
+
+    def _look(self) -> None:
+        """Find the lines that were added; start over where the file was cut, also where it has
+        grown again since: its last known line does not stand where it did.
+        """
+        with self._looking:
+            try:
+                with self.path.open("rb") as file:
+                    self._find(file)
+            except FileNotFoundError:
+                self._forget()
+
+    def _find(self, file: BinaryIO) -> None:
+        file.seek(self._end - len(self._last))
+        if file.read(len(self._last)) != self._last:
+            self._forget()
+            file.seek(0)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            self._starts.append(self._end)
+            self._end += len(line)
+            self._last = line
+
+    def _forget(self) -> None:
+        if self._starts:
+            self.restarts += 1
+        self._starts = []
+        self._end = 0
+        self._last = b""
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise UserMistake(f"{self.path} line {number + 1} is damaged: {error}") from error
 
 
 class RunDocuments:
@@ -141,14 +214,6 @@ class RunDocuments:
         """How many there are so far."""
         return len(self._metrics)
 
-    def has_discussions(self, step: int) -> bool:
-        """Whether those of a step, from 0, are recorded."""
-        return len(self._episodes(step)) > 0
-
-    def kinds(self, step: int) -> set[str]:
-        """Of `discussion.KINDS`, those of a step's discussions."""
-        return {kind for row in self.read(f"step/{step}") for kind in row["kinds"]}
-
     def _facts(self) -> dict[str, Any]:
         return {
             "kind": "run",
@@ -182,13 +247,8 @@ class RunDocuments:
         """`count` and `restarts` tell a file that has grown, or is another one, from what was read
         of it before.
         """
-        rows: list[dict[str, Any]] = []
-        for record in self._episodes(step).records():
-            if len(rows) == count:
-                break
-            row = discussion.row(record, len(rows))
-            rows.append(row)
-        return rows
+        records = itertools.islice(self._episodes(step).records(), count)
+        return [discussion.row(record, number) for number, record in enumerate(records)]
 
     def _discussion(self, step: int, place: int) -> dict[str, Any]:
         try:
@@ -287,7 +347,7 @@ class Several:
     how many there are.
     """
 
-    def __init__(self, folders: Iterable[Documents]) -> None:
+    def __init__(self, folders: Iterable[RunDocuments | EvaluationDocuments]) -> None:
         self.folders = list(folders)
 
     def read(self, name: str) -> Any:
@@ -302,9 +362,3 @@ class Several:
 def is_evaluation(path: str) -> bool:
     """Whether a folder is an evaluation's."""
     return (Path(path) / PLAN).is_file()
-
-
-def check_folder(path: str) -> None:
-    """An error where there is no such folder."""
-    if not Path(path).is_dir():
-        raise UserMistake(f"{path}: there is no such folder; name a run or an evaluation")

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from comas.types import UserMistake
-from comas.view.documents import Documents, encoded
+from comas.view.documents import Several, encoded
 from comas.view.page import html, policy
 
 ADDRESS = "127.0.0.1"
@@ -31,7 +31,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, documents: Documents, port: int = 0) -> None:
+    def __init__(self, documents: Several, port: int = 0) -> None:
         self.documents = documents
         self.token = secrets.token_urlsafe(24)
         self._places = threading.BoundedSemaphore(CONNECTIONS)

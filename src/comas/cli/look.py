@@ -1,0 +1,301 @@
+"""`comas show`, `comas play` and `comas view`: recorded discussions and new ones on the terminal,
+runs and evaluations in a browser, served from this machine or as one file.
+
+Leaves out: numbers (`comas report`), the page (`comas.view`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from comas.cli.output import Json, print_json, print_note
+from comas.cli.train import read_config
+from comas.config.plugins import filled, load_plugin
+from comas.config.resolve import resolve
+from comas.config.schema import parse_pair
+from comas.config.systems import is_model, is_run
+from comas.display import print_episode
+from comas.evaluation.systems import greeted, named
+from comas.game.judgements import unreadable
+from comas.game.play import own_file
+from comas.models.sources import meant, team_file
+from comas.program import command, latest_run, named_or_latest
+from comas.questions.checked import loaded
+from comas.storage.records import episode_of, episode_record
+from comas.storage.run import Run
+from comas.sync import run_sync
+from comas.team.build import Team
+from comas.types import UserMistake
+from comas.view.discussion import KINDS
+from comas.view.documents import EvaluationDocuments, RunDocuments, Settle, Several, is_evaluation
+from comas.view.page import export, steps_named
+
+# --- recorded discussions
+
+ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
+
+
+def show(
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="From 1; the last one unless named.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="Only questions whose id or text contains this.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help=f"{', '.join(ONLY[:-1])} or failed: only such discussions.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Discussions at most.")] = 3,
+    json_: Json = False,
+) -> None:
+    """Read recorded discussions: who said what, what was read in it, and what it was paid."""
+    opened = Run.open(named_or_latest(run))
+    if only is not None and only not in ONLY:
+        raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
+    done = sum(1 for _ in opened.metrics())
+    if done == 0:
+        raise UserMistake(f"{opened.path} has no step yet")
+    if step is not None and step > done:
+        raise UserMistake(f"--step {step}: {opened.path} has {done} steps")
+    number = step or done
+    found = [
+        record
+        for record in opened.episodes(number - 1)
+        if any((question or "") in record["question"][key] for key in ("id", "prompt"))
+        and (only is None or _is(only, record))
+    ]
+    if json_:
+        print_json(ctx, {"run": str(opened.path), "step": number, "discussions": found[:limit]})
+        return
+    console = Console()
+    console.print(Text(f"{opened.path}, step {number}: {len(found)} discussions", "bold"))
+    for record in found[:limit]:
+        console.print()
+        print_episode(console, episode_of(record), limit=4000)
+    if len(found) > limit:
+        console.print(Text(f"\nand {len(found) - limit} more: --limit {len(found)}", "dim"))
+
+
+def _is(kind: str, record: Mapping[str, Any]) -> bool:
+    """Whether a discussion failed, or has a turn of another kind of `ONLY`."""
+    if kind == "failed":
+        return record["error"] is not None
+    for turn in record["turns"]:
+        reward = turn["reward"]
+        kinds = {
+            "unreadable": bool(unreadable(turn["info"])),
+            "cut": not turn["finished"],
+            "unpaid": reward is None,
+            "paid": (reward or 0.0) > 0,
+        }
+        if kinds[kind]:
+            return True
+    return False
+
+
+# --- a new discussion
+
+
+def play(
+    ctx: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEAM] [KEY=VALUE]...",
+            help="A run, seed model, TOML or export (default: the latest run).",
+        ),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="Ask this instead of a held-out question.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Watch one discussion: who says what, and what each turn is paid."""
+    if question is not None and not question.strip():
+        raise UserMistake(
+            "--question is empty: give a text, or leave it out for a held-out question"
+        )
+    team = _team(arguments)
+    config = team.config
+    try:
+        asked = question
+        if asked is None:
+            options = config.task_options
+            held_out = loaded(team.task, "test", path=config.data, limit=1, seed=seed, **options)
+            if not held_out:
+                raise UserMistake(
+                    f"task {config.task} has no held-out question to be played: ask one of your own"
+                    ' with --question "..."'
+                )
+            asked = held_out[0]
+        episode = team.discuss(asked, seed)
+        if episode.error:
+            raise UserMistake(episode.error)
+        if json_:
+            print_json(ctx, episode_record(episode))
+            return
+
+        def judge(answer: str) -> str:
+            with own_file(team.task.verify, "verify"):
+                return team.task.verify(episode.question, answer)
+
+        print_episode(Console(), episode, judge=judge if question is None else None)
+    finally:
+        team.close()
+
+
+def _team(arguments: list[str] | None) -> Team:
+    """The team that the arguments name: of a run, a model, an export or a config file; without any,
+    of the latest run, or of the default.
+    """
+    if not arguments and (run := latest_run()) is not None:
+        print(f"{run} (the latest run)", file=sys.stderr)
+        arguments = [str(run)]
+    if arguments and ("=" not in arguments[0] or is_run(arguments[0])):
+        name, *pairs = arguments
+        if is_model(name) or is_run(name) or team_file(name) is not None:
+            resolved, weights = named(name, pairs)
+            return run_sync(greeted(resolved, print_note, weights))
+        if not Path(name).is_file():
+            raise UserMistake(
+                f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"
+                f" {command()} play --help"
+            )
+    return run_sync(greeted(resolve(read_config(arguments)), print_note))
+
+
+# --- the page
+
+
+def view(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs or evaluations; default: the latest run."),
+    ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", help="Write the page to this file instead of serving it."),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help="With --html: whose discussions, such as 1,5-9; default: what has room."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="With --html: only such discussions, as paid-but-wrong.")
+    ] = None,
+    settle: Annotated[
+        str | None,
+        typer.Option(help="Show what METHOD[:option=value] would have paid beside what was paid."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Look at runs: curves, discussions, who was paid for what and whether it was deserved."""
+    if only is not None and only not in KINDS:
+        raise UserMistake(f"--only {only}: one of {', '.join(KINDS)}")
+    if html is None and (steps or only):
+        raise UserMistake("--steps and --only narrow what a file holds: name it with --html FILE")
+    folders = [_documents(name, settle) for name in names or [named_or_latest(None)]]
+    if html is not None:
+        _export(ctx, Path(html), folders, steps, only, json_)
+        return
+    import webbrowser
+
+    from comas.view.server import Server
+
+    with Server(Several(folders), port) as server:
+        if json_:
+            print_json(ctx, {"url": server.url})
+        else:
+            print(server.url, flush=True)
+            print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+        if not no_browser:
+            webbrowser.open(server.url)
+        server.serve_forever(poll_interval=0.2)
+
+
+def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocuments:
+    """A folder's documents. What its turns are paid for is said in the words of the run's method
+    where that is shipped: a file that the folder names is not run.
+    """
+    if not Path(name).is_dir():
+        raise UserMistake(f"{name}: there is no such folder; name a run or an evaluation")
+    if not is_evaluation(name):
+        method = Run.open(name).config()["method"]
+        pays: Mapping[str, str] = {}
+        try:
+            if not method.endswith(".py"):
+                pays = load_plugin("method", method).pays
+        except UserMistake as error:
+            print_note(f"{error}; nothing can be said of who is paid for what")
+        return RunDocuments(name, pays, _settlement(name, settle) if settle else None, settle)
+    if settle:
+        raise UserMistake(
+            f"--settle {settle}: {name} is an evaluation, in which nobody is paid: name runs"
+            " alone, or leave --settle out"
+        )
+    return EvaluationDocuments(name)
+
+
+def _settlement(name: str, rule: str) -> Settle:
+    """What the rule `METHOD[:option=value]...` pays for the discussions of a step."""
+    from comas.testing.recorded import replay
+
+    method, *pairs = rule.split(":")
+    own = load_plugin("method", method).settle
+    options = filled("options", dict(map(parse_pair, pairs)), own)
+
+    @lru_cache(maxsize=16)
+    def settled(step: int) -> dict[str, float | None]:
+        try:
+            episodes = replay(name, step, method=method, **options)
+        except KeyError as error:
+            raise UserMistake(
+                f"--settle {rule}: {name} holds nothing of what it pays by ({error.args[0]}): take"
+                " a rule for the same game"
+            ) from error
+        return {turn.id: turn.reward for episode in episodes for turn in episode.turns}
+
+    return settled
+
+
+def _export(
+    ctx: typer.Context,
+    file: Path,
+    folders: list[RunDocuments | EvaluationDocuments],
+    steps: str | None,
+    only: str | None,
+    json_: bool,
+) -> None:
+    """Write the page as one file, and say which discussions are in it."""
+    if not file.parent.is_dir():
+        raise UserMistake(f"--html {file}: No such file or directory: {file.parent}")
+    longest = max((one.steps() for one in folders if isinstance(one, RunDocuments)), default=0)
+    chosen = None if steps is None else steps_named(steps, longest)
+    included = export(file, folders, chosen, only)
+    size = file.stat().st_size
+    if json_:
+        numbers = [step + 1 for step in included]
+        print_json(ctx, {"html": str(file), "bytes": size, "steps": numbers})
+        return
+    print(f"{file}: {size / 1e6:.1f} MB")
+    if longest:
+        note = f"discussions of {len(included)} of {longest} steps"
+        if chosen is None and only is None and len(included) < longest:
+            note += "; name others with --steps"
+        print(note)

@@ -1,0 +1,451 @@
+"""Teams against each other, and what teams make of their members.
+
+Against each other: every row's agents against every column's, over the same questions. What is
+played is the task's game, the row in the first seat, where it has `rules`, else `cross` of the
+systems' method: an adversary of the row against a defender of the column. A payoff is the row's.
+Only questions count whose games all ended, so that the mean of a row is that of its cells.
+
+Their members: per cell in which a team plays, beside single answers of the same system to the same
+questions,
+
+- what it costs and gains to coordinate, after "Towards a Science of Scaling Agent Systems" (arXiv
+  2512.08296), with generated tokens for its turns and runs of words for its embeddings. With S the
+  share of right answers and T the generated tokens per question: overhead T(team) / T(single) - 1,
+  error amplification (1 - S(team)) / (1 - S(single)); redundancy is the mean similarity of two
+  agents' first answers;
+- confidence and critique of revisions: P(right after | right before) and P(right after | wrong
+  before) of arXiv 2412.19513, for each turn that revises another turn of the same agent;
+- the loss against the expert, after "Multi-Agent Teams Hold Experts Back" (arXiv 2602.01011). The
+  expert of a question is the member that answers best, alone, in the *other* half of the questions:
+  chosen on the same ones, the best of several would look better than it is.
+
+Figures without data are absent, never 0. Only questions count that all runs of both were judged on.
+Leaves out: which pairs play (`evaluation.runner`), showing, prompt tokens, seconds, a regression
+over many tasks, teams whose members are copies of one model, which have no expert.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from comas.evaluation.accuracy import unsettled
+from comas.evaluation.games import first_answers, revisions
+from comas.evaluation.report import Cell, Record, label
+from comas.evaluation.spec import CROSS
+from comas.game.agent import Agent, Member
+from comas.game.moves import facing
+from comas.game.play import Scene, play_all
+from comas.objective.pay import grams, similarity
+from comas.stats import (
+    Interval,
+    interval_record,
+    ratio_interval,
+    seeds_interval,
+    share_interval,
+    share_ratio_interval,
+)
+from comas.storage.game_log import Log
+from comas.team.build import Team
+from comas.types import Method, Question, Task, UserMistake, Verdict
+
+# --- teams against each other
+
+ROW = "row."
+COLUMN = "column."
+Game = Callable[..., Awaitable[float | None]]
+"""`async game(question, rows, columns, rng, task)` -> the row's payoff; None: it is not known."""
+
+
+def game_of(task: Task, methods: Sequence[Method]) -> Game:
+    """What is played of a task by systems of these methods."""
+    if task.rules is not None:
+        return facing
+    games = {method.cross: method.cross for method in methods if method.cross is not None}
+    if len(games) != 1:
+        raise UserMistake(
+            f"setup {CROSS}: task {task.name} is no game, and these systems were trained by"
+            f" {'several methods' if games else 'no method'} that set teams against each other:"
+            " take a task with `rules`, or runs of a method with `cross` (docs/evaluation.md)"
+        )
+    (game,) = games.values()
+    return game
+
+
+def check_sides(task: Task, methods: Sequence[Method], teams: Sequence[Team]) -> None:
+    """An error where these systems have no game of a task, or where nobody of a team takes a role
+    of it.
+    """
+    game = game_of(task, methods)
+    roles = [role for method in methods if method.cross is game for role in method.paid]
+    for team in teams:
+        for role in roles or ["move"]:
+            if not any(member.roles is None or role in member.roles for member in team.members):
+                names = ", ".join(member.name for member in team.members)
+                raise UserMistake(
+                    f"setup {CROSS}: none of the agents {names} takes role {role!r}: see"
+                    " agents.<name>.roles"
+                )
+
+
+def between(game: Game) -> Method:
+    """The game as one that a team of `against` plays; its answer is the payoff."""
+
+    async def play(
+        question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+    ) -> str | None:
+        rows = [agent for agent in agents if agent.name.startswith(ROW)]
+        columns = [agent for agent in agents if agent.name.startswith(COLUMN)]
+        payoff = await game(question, rows, columns, rng, task)
+        return None if payoff is None else repr(float(payoff))
+
+    return Method(play, unsettled, unsettled, unsettled, grounded=True)
+
+
+def against(rows: Sequence[Member], columns: Sequence[Member]) -> list[Member]:
+    """Both sides as one team; sides may be the same."""
+    sides = [(ROW, rows), (COLUMN, columns)]
+    return [replace(one, name=side + one.name) for side, members in sides for one in members]
+
+
+def joined(rows: Team, columns: Team) -> Team:
+    """Both sides as one team, which belongs to them and is not to be closed."""
+    hosts = {ROW + name: host for name, host in rows.hosts.items()}
+    if columns is not rows:
+        hosts |= {COLUMN + name: host for name, host in columns.hosts.items()}
+    return replace(rows, hosts=hosts, members=against(rows.members, columns.members))
+
+
+def judging(task: Task) -> Task:
+    """The task with answers that are payoffs, and in which held-out questions may be posed."""
+
+    def verify(question: Question, text: str) -> Verdict:
+        return "right"  # a payoff is there, neither right nor wrong
+
+    return replace(task, verify=verify, pose=task.pose_held_out or task.pose)
+
+
+async def payoffs(
+    game: Game,
+    rows: Sequence[Member],
+    columns: Sequence[Member],
+    questions: Sequence[Question],
+    task: Task,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Question -> payoff of the row, of one pair of teams; without those that did not end."""
+    scene = Scene(between(game), judging(task), against(rows, columns), seed)
+    episodes = await play_all(scene, questions, CROSS)
+    return {e.question.id: float(e.answer) for e in episodes if e.answer is not None}
+
+
+def payoffs_in(log: Log) -> dict[str, float]:
+    """Question -> payoff, of the recorded games that ended."""
+    ended = [game for game in log.found.values() if game["error"] is None]
+    return {game["question"]: float(game["answer"]) for game in ended if game["answer"]}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What each row came to against each column."""
+
+    names: Sequence[str]
+    """Of rows and columns alike, in the order of training or as they were named."""
+    values_RCQ: np.ndarray
+    """The payoff of a row against a column, for each question that all pairs have played."""
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], found: Mapping[tuple[str, str], Mapping[str, float]]
+    ) -> Matrix | None:
+        """The matrix of what pairs (row, column) of these names have played, per question; None
+        where there is no question that all have.
+        """
+        pairs = [[found[row, column] for column in names] for row in names]
+        common = sorted(set.intersection(*(set(pair) for of_row in pairs for pair in of_row)))
+        if not common:
+            return None
+        values = [[[pair[question] for question in common] for pair in of_row] for of_row in pairs]
+        return cls(names, np.array(values))
+
+    def cycling(self) -> float | None:
+        """The share of triples of which each beats the next, in one direction or the other; i beats
+        j where M(i, j) > M(j, i). None for fewer than three.
+        """
+        total_RC = self.values_RCQ.sum(axis=2)
+        beats = np.sign(total_RC - total_RC.T)
+        triples = list(itertools.combinations(range(len(self.names)), 3))
+        if not triples:
+            return None
+        return fmean(abs(beats[i, j] + beats[j, k] + beats[k, i]) == 3 for i, j, k in triples)
+
+    def record(self, task: str, asked: int) -> dict[str, Any]:
+        """As JSON; `missing` are those of the questions asked of which a game has no payoff.
+
+        `progress` is what the last row gains over the first, against the first column, and what
+        the first row loses where the last column takes the place of the first, paired by question.
+        """
+        values = self.values_RCQ
+        questions = values.shape[2]
+
+        def over_questions(payoffs_Q: np.ndarray) -> dict[str, float | None]:
+            return interval_record(seeds_interval(payoffs_Q.tolist()))
+
+        return {
+            "task": task,
+            "names": list(self.names),
+            "n": questions,
+            "missing": asked - questions,
+            "matrix": [[over_questions(cell) for cell in row] for row in values],
+            "rows": [over_questions(row) for row in values.mean(axis=1)],
+            "columns": [over_questions(column) for column in values.mean(axis=0)],
+            "mean": over_questions(values.mean(axis=(0, 1))),
+            "progress": {
+                "rows": over_questions(values[-1, 0] - values[0, 0]),
+                "columns": over_questions(values[0, 0] - values[0, -1]),
+            },
+            "cycling": self.cycling(),
+        }
+
+
+# --- a team beside single answers
+
+Figures = dict[str, Interval]
+"""Name of a figure -> its mean and interval; what there are no data for is absent."""
+TEAM = "team"
+"""Who answers in a record of a team's game."""
+Numbers = list[list[float]]
+"""Of each run, a number per question."""
+
+
+def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A record, as JSON, for each team's cell that has a figure; `others` are the systems that
+    its label has to be told from.
+    """
+    records: list[dict[str, Any]] = []
+    for cell in cells:
+        if not cell.records or any(record["agent"] != TEAM for record in cell.records):
+            continue  # agents one by one
+        figures: Figures = {}
+        if (compared := beside(cell, cells)) is not None:
+            figures = coordination_figures(cell, compared) | expert_figures(compared)
+        revised = revision_figures(cell)
+        figures |= revised
+        if not figures:
+            continue
+        record: dict[str, Any] = {
+            **cell.key._asdict(),
+            "label": label(cell.system, others),
+            "figures": {name: interval_record(interval) for name, interval in figures.items()},
+        }
+        if revised:
+            record["revisions"] = revision_counts(cell)
+        records.append(record)
+    return records
+
+
+def _known(figures: Mapping[str, Interval | None]) -> Figures:
+    return {name: interval for name, interval in figures.items() if interval is not None}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a team and its members alone came to on the same questions, per run and question."""
+
+    questions: Sequence[str]
+    right: Numbers
+    """1 where the team is right, else 0."""
+    tokens: Numbers
+    """Generated tokens of the team's game."""
+    right_alone: Numbers
+    """The share of agents that are right by themselves."""
+    tokens_alone: Numbers
+    """Generated tokens of a single answer, the mean over agents."""
+    members: Sequence[Sequence[Mapping[str, float]]]
+    """Each agent that answers alone -> whether it is right."""
+
+
+def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
+    """The team's games beside the `single` cell of its system and task; None where there is none,
+    or no question that both were judged on.
+    """
+    key = team.key._replace(setup="single")
+    single = next((cell for cell in cells if cell.key == key), None)
+    if single is None or len(single.runs) != len(team.runs):
+        return None
+    of_team = [_by_question(run) for run in team.runs]
+    of_single = [_by_question(run) for run in single.runs]
+    questions = sorted(set.intersection(*map(set, [*of_team, *of_single])))
+    if not questions:
+        return None
+
+    def table(runs: Sequence[Mapping[str, Sequence[Record]]], of: Any) -> Any:
+        return [[of(answers[question]) for question in questions] for answers in runs]
+
+    return Beside(
+        questions,
+        table(of_team, lambda answers: fmean(map(_right, answers))),
+        table(of_team, lambda answers: fmean(map(_tokens, answers))),
+        table(of_single, lambda answers: fmean(map(_right, answers))),
+        table(of_single, lambda answers: fmean(map(_tokens, answers))),
+        table(of_single, lambda answers: {one["agent"]: _right(one) for one in answers}),
+    )
+
+
+def _by_question(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Question -> its answers in the order of agents, of questions all of whose answers were
+    judged.
+    """
+    answers: dict[str, list[Record]] = {}
+    for record in sorted(records, key=itemgetter("agent")):
+        answers.setdefault(record["question"], []).append(record)
+    failed = {record["question"] for record in records if record["verdict"] == "failed"}
+    return {question: answers[question] for question in answers.keys() - failed}
+
+
+def _right(record: Record) -> float:
+    return float(record["verdict"] == "right")
+
+
+def _tokens(record: Record) -> float:
+    return float(sum(turn["tokens"] for turn in record["turns"]))
+
+
+def coordination_figures(cell: Cell, compared: Beside) -> Figures:
+    """All of a team's cell that there are data for; `compared` is what stands beside it."""
+    figures: dict[str, Interval | None] = {}
+    if np.any(compared.tokens_alone):
+        ratio = ratio_interval(compared.tokens, compared.tokens_alone)
+        low = max(-1.0, ratio.low - 1)
+        figures["overhead"] = Interval(ratio.mean - 1, low, ratio.high - 1, ratio.n)
+    wrong, wrong_alone = (
+        [[1 - right for right in run] for run in table]
+        for table in (compared.right, compared.right_alone)
+    )
+    if np.any(wrong_alone):
+        figures["error amplification"] = share_ratio_interval(wrong, wrong_alone)
+    figures["redundancy"] = redundancy(cell)
+    return _known(figures)
+
+
+def redundancy(cell: Cell) -> Interval | None:
+    """The mean similarity of the first answers of two agents, from 0 to 1."""
+
+    def similarities(record: Record) -> tuple[float, float]:
+        texts = [turn["text"] for turn in first_answers(record["turns"]).values()]
+        pairs = list(itertools.combinations(map(grams, texts), 2))
+        return math.fsum(similarity(*pair) for pair in pairs), len(pairs)
+
+    return _share(cell, similarities)
+
+
+def _share(cell: Cell, cases: Callable[[Record], tuple[float, float]]) -> Interval | None:
+    """The sum of what `cases(record)` gives first over the sum of what it gives second, clustered
+    by question.
+    """
+    questions = sorted({record["question"] for record in cell.records})
+    tops: Numbers = []
+    bottoms: Numbers = []
+    for run in cell.runs:
+        counted: dict[str, float] = dict.fromkeys(questions, 0.0)
+        of_all = dict(counted)
+        for record in run:
+            more, of_more = cases(record)
+            counted[record["question"]] += more
+            of_all[record["question"]] += of_more
+        tops.append(list(counted.values()))
+        bottoms.append(list(of_all.values()))
+    return share_interval(tops, bottoms)
+
+
+# --- revisions
+
+Change = tuple[bool, bool]
+"""Right before, right after."""
+KEPT, SPOILT, MENDED, LEFT = (True, True), (True, False), (False, True), (False, False)
+
+
+def changes(record: Record) -> Counter[Change]:
+    """How often each change is there in a game; without those that could not be judged."""
+    verdicts: dict[str, str] = record.get("verdicts", {})
+    counts: Counter[Change] = Counter()
+    for before, after in revisions(record["turns"]):
+        pair = [verdicts.get(turn["id"], "failed") for turn in (before, after)]
+        if "failed" not in pair:
+            counts[pair[0] == "right", pair[1] == "right"] += 1
+    return counts
+
+
+def revision_counts(cell: Cell) -> dict[str, int]:
+    """Of all revisions (`revised`), those that were right before, and what became of these and of
+    the others; from these counts everything else follows exactly.
+    """
+    total = sum(map(changes, cell.records), Counter[Change]())
+    return {
+        "revised": total.total(),
+        "right_before": total[KEPT] + total[SPOILT],
+        "kept": total[KEPT],
+        "mended": total[MENDED],
+    }
+
+
+def revision_figures(cell: Cell) -> Figures:
+    """Accuracy before and after, confidence and critique; each absent where it has no case."""
+
+    def share(these: Sequence[Change], among: Sequence[Change]) -> Interval | None:
+        def cases(record: Record) -> tuple[float, float]:
+            counts = changes(record)
+            return sum(counts[change] for change in these), sum(counts[change] for change in among)
+
+        return _share(cell, cases)
+
+    every = (KEPT, SPOILT, MENDED, LEFT)
+    return _known(
+        {
+            "accuracy before": share((KEPT, SPOILT), every),
+            "accuracy after": share((KEPT, MENDED), every),
+            "confidence": share((KEPT,), (KEPT, SPOILT)),
+            "critique": share((MENDED,), (MENDED, LEFT)),
+        }
+    )
+
+
+# --- experts
+
+
+def expert_figures(compared: Beside) -> Figures:
+    """All that there are data for; nothing where one agent answers alone."""
+    agents = {agent for answers in compared.members[0] for agent in answers}
+    if len(agents) < 2 or len(compared.questions) < 2:
+        return {}
+    alone = [right_of_experts(run) for run in compared.members]
+    expert = share_interval(alone, [[1.0] * len(run) for run in alone])
+    figures = {"expert accuracy": expert}
+    if expert is not None and expert.mean > 0:
+        mean, low, high, n = share_ratio_interval(compared.right, alone)
+        figures["expert loss"] = Interval(1 - mean, 1 - high, 1 - low, n)
+    return _known(figures)
+
+
+def right_of_experts(run: Sequence[Mapping[str, float]]) -> list[float]:
+    """Per question of a run 1 where the expert is right by itself, else 0: the member that is right
+    most often in the other half, the first by name among equals. Halves are every second question,
+    in the order of ids.
+    """
+    experts: list[str] = []
+    for half in (0, 1):
+        right: defaultdict[str, float] = defaultdict(float)
+        for answers in run[1 - half :: 2]:
+            for agent, is_right in answers.items():
+                right[agent] += is_right
+        experts.append(max(sorted(right), key=right.__getitem__))
+    return [answers.get(experts[place % 2], 0.0) for place, answers in enumerate(run)]
