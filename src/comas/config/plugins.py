@@ -37,9 +37,7 @@ CALLS = {
     "tools": "make()",
     "transports": "start(call, heard, ended)",
 }
-"""Folder -> how what is found there is called."""
-BELOW = {"metrics": "training/metrics"}
-"""Folders that do not lie directly in the package."""
+"""Folder, or key of the config (metrics), -> how what is found there is called."""
 
 
 # --- files that define an object: a method, a task, a setup
@@ -137,7 +135,7 @@ def plugin_names(kind: str) -> list[str]:
 
 def builder_names(folder: str) -> list[str]:
     """The modules that are shipped: files and folders of `folder` that define what is called."""
-    place = PACKAGE / BELOW.get(folder, folder)
+    place = PACKAGE / folder
     files = {path.stem: path for path in place.glob("*.py")}
     files |= {path.parent.name: path for path in place.glob("*/__init__.py")}
     definition = f"\ndef {_function(folder)}("
@@ -167,8 +165,7 @@ def load_builder(folder: str, name: str, key: str) -> Any:
     if name.endswith(".py"):
         module = import_file(name, f"{key} =")
     else:
-        package = BELOW.get(folder, folder).replace("/", ".")
-        module = importlib.import_module(f"comas.{package}.{name}")
+        module = importlib.import_module(f"comas.{folder}.{name}")
     if not callable(getattr(module, _function(folder), None)):
         raise UserMistake(f"{key} = {name!r}: the file defines no `{CALLS[folder]}`")
     return module

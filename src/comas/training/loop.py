@@ -31,9 +31,9 @@ from comas.training.guard import Divergence, Guard
 from comas.training.learning import at_host, learn, scheduled
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
-from comas.training.metrics import StepRecord, load_metrics, summarise
-from comas.training.metrics.record import note_truth
+from comas.training.metrics import load_metrics, summarise
 from comas.training.progress import expecting
+from comas.training.record import StepRecord, note_truth
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.watching import Watching
