@@ -190,7 +190,7 @@ class Session:
                 f"step {step + 1}: every discussion failed; the first: {episodes[0].error}"
             )
         self.memory.check_posed(step, episodes)
-        settle_all(scene, episodes, self.memory.options("settle"))
+        settle_all(scene, episodes)
         return episodes
 
     def _heard_apart(self, turn: Turn) -> None:
