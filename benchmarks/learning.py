@@ -146,7 +146,7 @@ def judges(folder: Path, every: int = 20) -> list[dict[str, float]]:
         steps = range(start, min(start + every, last))
         episodes = [episode_of(record) for step in steps for record in run_.episodes(step)]
         window = StepRecord(episodes, {}, task)
-        figures = {k: v for k, v in pay.metric(window).items() if v is not None}
+        figures = {k: v for k, v in pay(window).items() if v is not None}
         del figures["n"]
         windows.append({"step": start, **figures, **_accepted(window)})
     return windows

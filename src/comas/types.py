@@ -132,7 +132,7 @@ class Task:
     quick: bool = False
     """Whether `verify` takes microseconds and no process of its own: then every step is told how
     well its pay and its judges agreed with the labels (`pay judges` of
-    `training/metrics`).
+    `training.metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from comas.tasks import aime, amc, jsonl, math500, mix
+from comas.tasks import jsonl, mix
+from comas.tasks.benchmarks import TASKS
 from comas.types import Question, Task, UserMistake
 
 LISTED = "Which?\nA. Daoism\nB. Buddhism\nC. neither"
@@ -84,9 +85,9 @@ def test_references_that_no_reply_can_match(
 @pytest.mark.parametrize(
     ("task", "columns"),
     [
-        (math500.task, {"problem": "q?"}),
-        (amc.task, {"question": "q?"}),
-        (aime.task, {"Problem": "q?"}),
+        (TASKS["math500"], {"problem": "q?"}),
+        (TASKS["amc"], {"question": "q?"}),
+        (TASKS["aime"], {"Problem": "q?"}),
         (mix.task, {"prompt": "q?", "task": "math"}),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -95,7 +96,7 @@ def test_references_of_benchmarks_that_no_reply_can_match(
     task: Task, columns: dict[str, str], answer: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"
-    key = "Answer" if task is aime.task else "answer"
+    key = "Answer" if task is TASKS["aime"] else "answer"
     file.write_text(json.dumps({**columns, key: answer}))
     with pytest.raises(UserMistake, match=r"rows.jsonl:1: no reply can match the answer"):
         task.load("test", str(file))

@@ -20,7 +20,7 @@ from comas.methods import ttrl
 from comas.sandbox.jail import Broken, Limits
 from comas.sandbox.literals import plain
 from comas.setups import vote
-from comas.tasks import humaneval, kodcode, mbpp, mix
+from comas.tasks import benchmarks, mbpp, mix
 from comas.testing import cut, discuss, scripted_team
 from comas.types import Episode, HostFailure, Method, Question, Task
 
@@ -211,9 +211,9 @@ def test_examples_that_questions_show() -> None:
 
 def test_a_completion_is_counted_with_what_stands_before_its_function() -> None:
     prompt = 'import math\n\n\ndef root(x):\n    """ The root.\n    >>> root(9)\n    3\n    """'
-    question = Question(id="h", prompt=humaneval.LEAD + prompt, kind="coding")
+    question = Question(id="h", prompt=benchmarks.LEAD + prompt, kind="coding")
     counted = [
-        humaneval.ballot(question, f"def root(x):\n    return {how}")
+        benchmarks.humaneval_ballot(question, f"def root(x):\n    return {how}")
         for how in ("math.isqrt(x)", "int(x ** .5)", "x")
     ]
     assert counted[0] == counted[1] is not None
@@ -228,7 +228,10 @@ def test_in_the_mix_other_answers_count_as_themselves(monkeypatch: pytest.Monkey
     monkeypatch.setattr("comas.answers.maths.same", lambda a, b: True)
     assert mix.same(power, power)
     assert not mix.same(power, twice)  # which is no mathematics
-    assert [t.ballot is not None for t in (humaneval.task, mbpp.task, kodcode.task)] == [True] * 3
+    assert [
+        t.ballot is not None
+        for t in (benchmarks.TASKS["humaneval"], mbpp.task, benchmarks.TASKS["kodcode"])
+    ] == [True] * 3
 
 
 @pytest.mark.skipif(
@@ -256,14 +259,14 @@ def test_real_references_agree_with_themselves_in_other_words() -> None:
         .splitlines(),
     )
     programs = {
-        humaneval.LEAD + r["prompt"].strip(): (
+        benchmarks.LEAD + r["prompt"].strip(): (
             r["prompt"] + "    pass",
             r["prompt"] + r["canonical_solution"],
         )
         for r in rows
     }
     counted = 0
-    for question in humaneval.task.load("test", limit=30):
+    for question in benchmarks.TASKS["humaneval"].load("test", limit=30):
         if not code.examples(question.prompt):
             continue
         (empty, program), bare = (
@@ -271,10 +274,10 @@ def test_real_references_agree_with_themselves_in_other_words() -> None:
             Question(id=question.id, prompt=question.prompt, kind=question.kind),
         )
         first, second = (
-            humaneval.ballot(bare, program),
-            humaneval.ballot(bare, f"answer = 42\n{program}\n# the end"),
+            benchmarks.humaneval_ballot(bare, program),
+            benchmarks.humaneval_ballot(bare, f"answer = 42\n{program}\n# the end"),
         )
         assert first == second is not None, question.prompt
-        assert humaneval.ballot(bare, empty) != first
+        assert benchmarks.humaneval_ballot(bare, empty) != first
         counted += 1
     assert counted > 20

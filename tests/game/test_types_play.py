@@ -169,7 +169,7 @@ def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_record
     assert (once.error, once.answer, len(once.turns)) == (None, "back again", 1)
     assert (twice.error, twice.answer) == ("host script, turn 0/r/0/solution0: unplugged", None)
     assert [prompt for *_, prompt, _ in host.asked].count("other") == 2
-    settle_all(scene, [once, twice], {})
+    settle_all(scene, [once, twice])
     assert payoffs([once, twice], scene.members)["script"].keys() == {"a0"}
     assert len(payoffs([once, twice], scene.members)["script"]["a0"]) == 1
 
@@ -298,7 +298,7 @@ def test_settling_starts_from_nothing_and_skips_failed_discussions() -> None:
     )
     good = Episode("1", Q, [turn("1", "a", 7.0), turn("2", "a", 7.0)])
     bad = Episode("2", R, [turn("3", "a", 7.0)], error="unplugged")
-    settle_all(Scene(pays_one, pick.task, [], 0), [good, bad], {})
+    settle_all(Scene(pays_one, pick.task, [], 0), [good, bad])
     assert [t.reward for t in good.turns + bad.turns] == [0.5, None, None]
     assert good.turns[1].group is None
 
@@ -335,7 +335,7 @@ def test_a_label_free_method_that_asks_for_verdicts_is_stopped(where: str) -> No
 def test_a_label_free_method_sees_no_answers() -> None:
     scene, host = scripted_scene(peeking("answer"), pick.task, {"solution": "x"})
     (episode,) = asyncio.run(play_all(scene, [replace(Q, meta={"target": 7})], 0))
-    settle_all(scene, [episode], {})
+    settle_all(scene, [episode])
     assert [prompt for *_, prompt, _ in host.asked] == [Q.prompt + "{}"]
     assert episode.turns[0].reward == 0.0
     assert episode.question.answer == "1 2 4"  # the record keeps it

@@ -185,7 +185,7 @@ def test_a_blind_critic_answers_before_it_sees_the_work_and_then_sees_both() -> 
     task = replace(pick.task, wording=wording)
     scene, _ = scripted_scene(comas.method, task, table, options={"blind": True})
     (episode,) = asyncio.run(play_all(scene, QUESTIONS[:1], 0))
-    settle_all(scene, [episode], {})
+    settle_all(scene, [episode])
     by_role = {said.role: said for said in episode.turns}
     assert by_role["blind"].agent == by_role["evaluation"].agent != by_role["solution"].agent
     assert by_role["blind"].about == by_role["solution"].id

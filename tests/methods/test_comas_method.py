@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.plugins import split_options
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import Member
@@ -34,7 +33,7 @@ SAID = {1: "<score>1</score>", 2: "fine <score> 2 </score>", 3: "<score>3</score
 def played(table: Table, **setting: Any) -> tuple[Episode, Scripted]:
     scene, host = scripted_scene(comas.method, pick.task, table, **setting)
     (episode,) = asyncio.run(play_all(scene, [Q], 0))
-    settle_all(scene, [episode], split_options(setting.get("options") or {}, comas.settle))
+    settle_all(scene, [episode])
     return episode, host
 
 

@@ -26,7 +26,7 @@ from comas.game.play import Scene, play_all
 from comas.methods import comas_tests
 from comas.methods.comas_tests import function_of, method, read_input, separation, showing
 from comas.sandbox.jail import Broken, Limits
-from comas.tasks import humaneval, mbpp
+from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
 
@@ -337,9 +337,11 @@ def test_the_calls_that_the_question_shows_are_not_run() -> None:
 @needs_sandbox
 def test_a_completion_is_run_behind_what_stands_before_its_function() -> None:
     prompt = 'import math\n\n\ndef root(x):\n    """ The root.\n    >>> root(9)\n    3\n    """'
-    question = Question(id="h", prompt=humaneval.LEAD + prompt, kind="coding")
+    question = Question(id="h", prompt=benchmarks.LEAD + prompt, kind="coding")
     programs = [f"def root(x):\n    return {how}" for how in ("math.isqrt(x)", "int(x ** .5)", "x")]
-    played = game([*map(block, programs)], ["root(16)", "root(1)"], question, humaneval.task)
+    played = game(
+        [*map(block, programs)], ["root(16)", "root(1)"], question, benchmarks.TASKS["humaneval"]
+    )
     assert rewards(played) == pytest.approx([5 / 6, 5 / 6, 0.5, 0, 0])
 
 

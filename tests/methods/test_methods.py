@@ -264,7 +264,7 @@ def test_settlement_can_be_repeated_under_other_rules() -> None:
         options={"format_check": False},
     )
     assert episodes[0].turns[0].reward == 1.0
-    settle_all(scene, episodes, {"format_check": True})
+    settle_all(scene, episodes)
     assert episodes[0].turns[0].reward == 1.0  # a score that was given stays a score
 
 

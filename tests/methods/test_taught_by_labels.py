@@ -30,7 +30,7 @@ def starred(script: Script | Table, task: Task = pick.task, **options: Any) -> E
     members, _ = scripted_team(script, 1)
     scene = Scene(star.method, task, members, 0, options)
     (episode,) = asyncio.run(play_all(scene, [Q], 0))
-    settle_all(scene, [episode], {})
+    settle_all(scene, [episode])
     return episode
 
 

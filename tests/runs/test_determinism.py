@@ -101,7 +101,7 @@ def test_the_order_of_arrival_changes_nothing(method: Any, options: dict[str, in
         host = Late(seed)
         scene = replace(scene, members=[Member(m.name, host, m.policy) for m in scene.members])
         episodes = run_sync(play_all(scene, questions, 0))
-        settle_all(scene, episodes, {})
+        settle_all(scene, episodes)
         told.append(
             (
                 [

@@ -326,7 +326,7 @@ def discuss(host: LocalHost) -> Episode:
         game.method, pick.task, members, 0, {"rounds": 2}, keep=True, max_tokens={"solution": 64}
     )
     (episode,) = run_sync(play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], 0))
-    settle_all(scene, [episode], {})
+    settle_all(scene, [episode])
     return episode
 
 

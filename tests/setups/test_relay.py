@@ -9,7 +9,7 @@ import pytest
 
 from comas.game.play import Scene, play_all
 from comas.setups import relay
-from comas.tasks import math500
+from comas.tasks.benchmarks import TASKS
 from comas.testing import cut, scripted_team
 from comas.types import Episode, Method, Question, UserMistake
 
@@ -23,7 +23,7 @@ def answering(policy: str, role: str, prompt: str, seed: int) -> Any:
 def played(script: Any = answering, agents: int = 2, **options: Any) -> list[Episode]:
     members, _ = scripted_team(script, agents)
     scene = Scene(
-        Method(relay.setup.play, *[lambda *_: None] * 3), math500.task, members, 0, options
+        Method(relay.setup.play, *[lambda *_: None] * 3), TASKS["math500"], members, 0, options
     )
     return asyncio.run(play_all(scene, QUESTIONS, "eval"))
 

@@ -12,7 +12,8 @@ from comas.config.plugins import load_plugin, plugin_names
 from comas.game.play import Scene, play_all
 from comas.game.votes import leading, majority
 from comas.setups import autogen, debate, refine, single, steps, vote
-from comas.tasks import math500, pick
+from comas.tasks import pick
+from comas.tasks.benchmarks import TASKS
 from comas.testing import Script, Table, cut, scripted_team
 from comas.types import Episode, Method, Question, Setup, Task
 
@@ -24,7 +25,7 @@ def played(
     script: Script | Table,
     *,
     agents: int = 3,
-    task: Task = math500.task,
+    task: Task = TASKS["math500"],
     room: int | None = None,
     **options: Any,
 ) -> tuple[Episode, list[tuple[str, str]]]:
@@ -95,10 +96,10 @@ def test_votes_without_a_readable_answer() -> None:
 
 
 def test_majority_counts_answers_not_texts_and_takes_the_earliest_of_equals() -> None:
-    assert majority(["1", "2", "2.0", "1.0"], math500.task) == "1"
-    assert majority([None, "2", "3", "3"], math500.task) == "3"
-    assert majority([None, None], math500.task) is None
-    assert majority([], math500.task) is None
+    assert majority(["1", "2", "2.0", "1.0"], TASKS["math500"]) == "1"
+    assert majority([None, "2", "3", "3"], TASKS["math500"]) == "3"
+    assert majority([None, None], TASKS["math500"]) is None
+    assert majority([], TASKS["math500"]) is None
 
 
 def test_a_debate_shows_everybody_the_others_and_its_own_answer() -> None:
@@ -303,7 +304,7 @@ def test_steps_without_a_readable_answer_or_check() -> None:
 
 def test_leads_count_equal_answers_together() -> None:
     def lead(*answers: str | None) -> int:
-        _, most, others = leading(answers, math500.task.same)
+        _, most, others = leading(answers, TASKS["math500"].same)
         return most - others
 
     assert lead() == lead(None) == lead("1", "2") == 0

@@ -69,7 +69,7 @@ def test_recorded_discussions_hold_every_field_and_can_be_settled_again() -> Non
         [replace(Turn(**t), reward=None) for t in record["turns"]],
         record["answer"],
     )
-    settle_all(scripted_scene(comas.method, pick.task, golden_script)[0], [again], {})
+    settle_all(scripted_scene(comas.method, pick.task, golden_script)[0], [again])
     assert [t.reward for t in again.turns] == [t.reward for t in episodes[0].turns]
 
 

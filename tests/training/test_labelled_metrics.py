@@ -13,10 +13,8 @@ from comas.game.judgements import accepts
 from comas.stats import auc, pass_at
 from comas.storage.records import without_truth
 from comas.tasks import pick
-from comas.training.metrics import load_metrics, summarise
-from comas.training.metrics.judges import balanced
-from comas.training.metrics.posed import at_frontier
-from comas.training.metrics.record import StepRecord, note_truth
+from comas.training.metrics import at_frontier, balanced, load_metrics, summarise
+from comas.training.record import StepRecord, note_truth
 from comas.types import Episode, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")

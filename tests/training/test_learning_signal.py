@@ -22,10 +22,8 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
-from comas.training.metrics.facts import facts
-from comas.training.metrics.record import StepRecord
-from comas.training.metrics.replies import metric as replies
-from comas.training.metrics.signal import signal
+from comas.training.metrics import facts, replies, signal_in
+from comas.training.record import StepRecord
 from comas.types import Episode, Reply, Row, Turn
 from tests.support.command import run as command
 
@@ -162,10 +160,10 @@ def test_rewards_are_compared_within_their_groups() -> None:
     ]
     (note,) = news(signs("method=ttrl"), 0, episodes(flat))
     assert "in every group all are equal" in note
-    assert signal(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
+    assert signal_in(flat) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
     spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
     assert news(signs("method=ttrl"), 0, episodes(spread)) == []
-    assert signal(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
+    assert signal_in(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
 
 
 def test_discussions_that_machines_lost_say_nothing() -> None:
@@ -264,7 +262,9 @@ def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
     said = [turn("solution", info=dict(info)) for info in noted] + [
         turn("scoring", info={"word": "x"})
     ]
-    assert facts(said) == {"solution": {"fine": 0.5, "length": 4.0, "score": 1.0}}
+    assert facts(StepRecord([Episode("0/q/0", Q, said)], {}, pick.task)) == {
+        "solution": {"fine": 0.5, "length": 4.0, "score": 1.0}
+    }
 
 
 def row(*probabilities: float) -> Row:

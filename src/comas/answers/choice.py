@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from comas.answers import boxed
 from comas.answers.boxed import last_box
-from comas.types import Question, Verdict
+from comas.questions.sources import Row, Source
+from comas.types import Question, Task, Verdict
 
 LETTERS = string.ascii_uppercase
 UNKNOWN = LETTERS[:8]
@@ -164,3 +166,8 @@ def verify(question: Question, text: str) -> Verdict:
     if question.answer is None:
         return "failed"
     return "right" if extract(question, text) == question.answer else "wrong"
+
+
+def benchmark(source: Source, make: Callable[[Row, str], Question]) -> Task:
+    """A task whose answers are letters (`boxed.benchmark`)."""
+    return boxed.benchmark(source, make, verify=verify, extract=extract, quick=True)

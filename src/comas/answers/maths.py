@@ -9,6 +9,7 @@ so that no verdict depends on what was asked before it. Leaves out: proofs.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -95,13 +96,18 @@ def reference(text: str, where: str) -> str:
     return text
 
 
-def benchmark(source: Source, question: str, answer: str) -> Task:
-    """A task whose questions and reference answers stand in these two columns."""
+def benchmark(
+    task: str, hub: str, question: str, answer: str, splits: Mapping[str, str] | None = None
+) -> Task:
+    """A task whose questions and reference answers stand in two columns of a data set, for
+    evaluation only.
+    """
+    source = Source(task, hub, (question,), (answer,), splits=splits or {"test": "test"})
 
     def make(row: Row, where: str) -> Question:
         prompt = row[question].strip()
         right = reference(str(row[answer]), where)
-        return Question(id=identity(source.task, prompt), prompt=prompt, kind="math", answer=right)
+        return Question(id=identity(task, prompt), prompt=prompt, kind="math", answer=right)
 
     return boxed.benchmark(source, make, verify=verify, extract=extract, same=same)
 

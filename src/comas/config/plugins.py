@@ -31,6 +31,8 @@ from comas.types import Method, Setup, Task, Tool, UserMistake
 
 PLUGINS = {"method": Method, "task": Task, "setup": Setup}
 PACKAGE = Path(__file__).parents[1]
+SEVERAL = "benchmarks"
+"""The file of `tasks` that defines several, by name, in `TASKS`."""
 CALLS = {
     "engines": "build(plan, models)",
     "hosts": "build(plan)",
@@ -40,9 +42,7 @@ CALLS = {
     "tools": "make()",
     "transports": "start(call, heard, ended)",
 }
-"""Folder -> how what is found there is called."""
-BELOW = {"metrics": "training/metrics"}
-"""Folders that do not lie directly in the package."""
+"""Folder, or key of the config (metrics), -> how what is found there is called."""
 
 
 # --- files that define an object: a method, a task, a setup
@@ -62,8 +62,8 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
         known = plugin_names(kind)
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
-        module = importlib.import_module(f"comas.{kind}s.{name}")
-    plugin = getattr(module, kind, None)
+        module = importlib.import_module(f"comas.{kind}s.{_file_of(kind, name)}")
+    plugin = getattr(module, kind, None) or getattr(module, "TASKS", {}).get(name)
     if not isinstance(plugin, PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
     if isinstance(plugin, Method | Setup) and not inspect.iscoroutinefunction(
@@ -130,9 +130,15 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
 
 def plugin_names(kind: str) -> list[str]:
     """The methods, tasks or setups that are shipped."""
-    folder = Path(__file__).parents[1] / f"{kind}s"
-    names = {path.stem for path in folder.glob("*.py")}
-    return sorted(names - {"__init__"})
+    names = {path.stem for path in (PACKAGE / f"{kind}s").glob("*.py")} - {"__init__"}
+    if kind == "task":
+        names = (names - {SEVERAL}) | importlib.import_module(f"comas.tasks.{SEVERAL}").TASKS.keys()
+    return sorted(names)
+
+
+def _file_of(kind: str, name: str) -> str:
+    """The file of `<kind>s` that defines a shipped plug-in."""
+    return name if (PACKAGE / f"{kind}s" / f"{name}.py").is_file() else SEVERAL
 
 
 # --- files that define a function which is called: engines, hosts, metrics ...
@@ -140,7 +146,7 @@ def plugin_names(kind: str) -> list[str]:
 
 def builder_names(folder: str) -> list[str]:
     """The modules that are shipped: files and folders of `folder` that define what is called."""
-    place = PACKAGE / BELOW.get(folder, folder)
+    place = PACKAGE / folder
     files = {path.stem: path for path in place.glob("*.py")}
     files |= {path.parent.name: path for path in place.glob("*/__init__.py")}
     definition = f"\ndef {_function(folder)}("
@@ -170,8 +176,7 @@ def load_builder(folder: str, name: str, key: str) -> Any:
     if name.endswith(".py"):
         module = import_file(name, f"{key} =")
     else:
-        package = BELOW.get(folder, folder).replace("/", ".")
-        module = importlib.import_module(f"comas.{package}.{name}")
+        module = importlib.import_module(f"comas.{folder}.{name}")
     if not callable(getattr(module, _function(folder), None)):
         raise UserMistake(f"{key} = {name!r}: the file defines no `{CALLS[folder]}`")
     return module

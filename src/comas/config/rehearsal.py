@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.config.plugins import split_options
 from comas.config.resolve import Resolved
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.memory import at_start, next_state
@@ -95,13 +94,13 @@ def rehearse_with(
     )
     hosts: dict[str, Any] = {m.host.name: _Host(m.host.name) for m in members}
     seated = [replace(member, host=hosts[member.host.name]) for member in members]
-    scene = Scene(method, readable, seated, 0, split_options(options, method.play))
+    scene = Scene(method, readable, seated, 0, options)
     try:
         scene = at_start(scene)
         playing = play_all(scene, [question], "rehearsal")
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
         if method.update is not None:
-            next_state(scene, [], split_options(options, method.update))
+            next_state(scene, [])
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with what nobody would say
         cause = first(error)
         shipped = method.play.__module__.startswith("comas.")

@@ -152,7 +152,7 @@ METRICS = (
     *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
     *("acceptance", "coverage", "posed", "tools"),
 )
-"""Metrics of every step (`training/metrics`)."""
+"""Metrics of every step (`training.metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
 """Default monitors of a run (`monitors`)."""
 LABELLED = ("pay", "judges")

@@ -1,26 +1,25 @@
-"""What turns cost.
+"""What turns cost, and how such tables are summed.
 
 Leaves out: money (hosts), time of the learners (hosts).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
-@dataclass
-class Cost:
-    """Of one agent in one role and round."""
-
-    agent: str
-    role: str
-    round: int
-    turns: int = 0
-    prompt_tokens: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
+def tally(entries: Iterable[tuple[dict[str, Any], Mapping[str, float | None]]]) -> list[Any]:
+    """Sum the amounts of entries with the same key: a row per key, which stands in its first
+    columns, sorted. None is no amount, and the sum of none.
+    """
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for key, amounts in entries:
+        row = rows.setdefault(tuple(key.values()), {**key, **dict.fromkeys(amounts)})
+        for name, amount in amounts.items():
+            if amount is not None:
+                row[name] = (row[name] or 0) + amount
+    return [rows[key] for key in sorted(rows)]
 
 
 def cost(turns: Sequence[Any]) -> list[dict[str, Any]]:
@@ -30,15 +29,12 @@ def cost(turns: Sequence[Any]) -> list[dict[str, Any]]:
     Seconds are those for which a turn was waited for: turns that are answered side by side count
     each.
     """
-    rows: dict[tuple[str, str, int], Cost] = {}
-    for turn in turns:
-        fields = turn if isinstance(turn, Mapping) else vars(turn)
-        key = (fields["agent"], fields["role"], fields.get("round", 0))
-        row = rows.get(key)
-        if row is None:
-            row = rows[key] = Cost(*key)
-        row.turns += 1
-        row.prompt_tokens += fields["prompt_tokens"]
-        row.tokens += fields["tokens"]
-        row.seconds += fields["seconds"]
-    return [asdict(rows[key]) for key in sorted(rows)]
+    records = [turn if isinstance(turn, Mapping) else vars(turn) for turn in turns]
+    amounts = ("prompt_tokens", "tokens", "seconds")
+    return tally(
+        (
+            {"agent": turn["agent"], "role": turn["role"], "round": turn.get("round", 0)},
+            {"turns": 1, **{name: turn[name] for name in amounts}},
+        )
+        for turn in records
+    )

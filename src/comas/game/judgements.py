@@ -2,7 +2,7 @@
 work: whether it is accepted, and which work that is.
 
 Leaves out: how a score is read (`methods.shared.judging`), and whether a judge is right
-(`training.metrics.judges`).
+(`training.metrics`).
 """
 
 from __future__ import annotations

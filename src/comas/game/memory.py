@@ -8,43 +8,42 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from comas.game.agent import derive_seed
-from comas.game.play import Scene, brief, finished_of, own_file, unlabelled
+from comas.game.play import Scene, brief, finished_of, options_of, own_file, unlabelled
 from comas.types import Episode, Question, State, UserMistake
 
 
-def first_state(scene: Scene, questions: Sequence[Question], options: Mapping[str, Any]) -> State:
-    """The record before the first step; `options` are those that `start` takes."""
+def first_state(scene: Scene, questions: Sequence[Question]) -> State:
+    """The record before the first step."""
     start = scene.method.start
     if start is None:
         return {}
     with own_file(start, "start"):
-        state = start(_seen(scene, questions), scene.permitted, **options)
+        state = start(_seen(scene, questions), scene.permitted, **options_of(scene, start))
     return as_json(state, "start")
 
 
-def at_start(scene: Scene, options: Mapping[str, Any] | None = None) -> Scene:
+def at_start(scene: Scene) -> Scene:
     """The scene with the record of before the first step, for games outside a run: nobody has
     learnt anything from questions there, so that `start` gets none.
     """
     if scene.method.start is None:
         return scene
-    return replace(scene, state=first_state(scene, [], options or {}))
+    return replace(scene, state=first_state(scene, []))
 
 
-def draw(
-    scene: Scene, questions: Sequence[Question], count: int, step: int, options: Mapping[str, Any]
-) -> list[Question]:
+def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> list[Question]:
     """The questions that a method with `draw` chooses for a step, at most `count` of them."""
     choose = scene.method.draw
     assert choose is not None
     rng = random.Random(derive_seed(scene.seed, "draw", step))
     with own_file(choose, "draw"):
         seen = _seen(scene, questions)
+        options = options_of(scene, choose)
         drawn = choose(scene.state, seen, count, rng, scene.permitted, **options)
     if not drawn:
         raise UserMistake(f"step {step + 1}: draw chose no question: it has to return one at least")
@@ -69,13 +68,14 @@ def draw(
     return [own.get((question.id, question.prompt), question) for question in drawn]
 
 
-def next_state(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> State:
+def next_state(scene: Scene, episodes: Sequence[Episode]) -> State:
     """The record after a step that was settled and learnt from."""
     update = scene.method.update
     if update is None:
         return scene.state
     with own_file(update, "update"):
-        state = update(scene.state, finished_of(scene, episodes), scene.permitted, **options)
+        finished = finished_of(scene, episodes)
+        state = update(scene.state, finished, scene.permitted, **options_of(scene, update))
     return as_json(state, "update")
 
 

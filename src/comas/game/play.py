@@ -50,6 +50,7 @@ class Scene:
     seed: int
     """The run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the method: each of its functions is given those that it takes (`options_of`)."""
     state: State = field(default_factory=dict[str, Any])
     """What the method remembers of the steps before."""
     keep: bool = False
@@ -96,7 +97,7 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     method = scene.method
     task = scene.permitted
     question = episode.question if method.supervised else unlabelled(episode.question)
-    settings = {**scene.options, **_remembered(scene, method.play)}
+    settings = options_of(scene, method.play)
     for _ in range(TRIES):
         episode.turns = []
         episode.error = None
@@ -189,18 +190,22 @@ def unlabelled(question: Question) -> Question:
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
-def _remembered(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
-    """The method's record, for functions that have a keyword `state`."""
-    return {"state": scene.state} if _reads_state(function) else {}
+def options_of(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
+    """The options that a function of the method takes, and the method's record where it has a
+    keyword `state`.
+    """
+    known = {**scene.options, "state": scene.state}
+    return {name: known[name] for name in _keywords(function) if name in known}
 
 
 @lru_cache(maxsize=64)
-def _reads_state(function: Callable[..., Any]) -> bool:
-    """Whether a function has a keyword `state`; asked once an episode, so that it is kept."""
-    return "state" in inspect.signature(function).parameters
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    """The keyword-only parameters of a function; asked once an episode, so that they are kept."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, Any]) -> None:
+def settle_all(scene: Scene, episodes: Sequence[Episode]) -> None:
     """Let the method pay the turns of a step's finished episodes."""
     for episode in episodes:
         for turn in episode.turns:  # a recorded run may be settled again
@@ -210,7 +215,7 @@ def settle_all(scene: Scene, episodes: Sequence[Episode], options: Mapping[str, 
     settle = scene.method.settle
     verifying = own_file(task.verify, f"task {task.name}: verify")
     with verifying, own_file(settle, "settle"):
-        settle(finished, scene.permitted, **options, **_remembered(scene, settle))
+        settle(finished, scene.permitted, **options_of(scene, settle))
     for episode in finished:
         for turn in episode.turns:
             turn.reward = _amount(turn)

@@ -133,7 +133,7 @@ async def _ask_twice(scene: Scene, questions: Sequence[Question], occasion: str)
     # a name of its own: a question may be asked several times
     named = [replace(q, id=f"{q.id}#{place}") for place, q in enumerate(questions)]
     method = replace(scene.method, play=_answer_both)
-    quiet = replace(scene, method=method, options={}, keep=False)
+    quiet = replace(scene, method=method, keep=False)
     return await play_all(quiet, named, occasion)
 
 

@@ -31,15 +31,18 @@ class Source:
     task: str
     hub: str | None
     """Its id there; None: files only."""
-    config: str | None
-    splits: Mapping[str, str]
-    """Our split -> the hub's; a task may cut one into several."""
     columns: tuple[str, ...]
     """Those that must be there, and be text."""
     values: tuple[str, ...] = ()
     """Those that must be there, as text or as a number."""
+    config: str | None = None
+    """Of the hub's."""
+    splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
+    """Our split -> the hub's; a task may cut one into several."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Our split -> the file's name, where it is not `<task>_<hub split>.jsonl`."""
+    """Our split -> the file's name, where it is not `<task>_<split>.jsonl`, of splits that are cut
+    from one `<task>_<hub split>.jsonl`.
+    """
     shares: Mapping[str, float] = field(default_factory=dict)
     """Our split -> its share: these are cut from one file by a hash of the questions' texts, in
     this order.
@@ -132,7 +135,8 @@ class Source:
         return place / self._file_name(split)
 
     def _file_name(self, split: str) -> str:
-        return self.files.get(split, f"{self.task}_{self.splits[split]}.jsonl")
+        part = self.splits[split] if split in self.shares else split
+        return self.files.get(split, f"{self.task}_{part}.jsonl")
 
     def _checked(self, rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[Row, str]]:
         for number, row in rows:
@@ -143,7 +147,7 @@ class Source:
                 raise UserMistake(
                     f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
                 )
-            if any(_SURROGATE.search(row[column]) for column in self.columns):
+            if any(_SURROGATE.search(str(row[column])) for column in self.columns + self.values):
                 raise UserMistake(
                     f"{place}: half a character (a lone surrogate) stands in one of its texts"
                 )

@@ -23,11 +23,8 @@ KEYS = ("role", "prompt", "messages", "reply")
 SPEAKERS = ("system", "user", "assistant")
 SPLITS = ("train", "validation", "test")
 SOURCE = Source(
-    "demonstrations",
-    None,
-    None,
-    {split: split for split in SPLITS},
-    ("role", "reply"),
+    *("demonstrations", None, ("role", "reply")),
+    splits={split: split for split in SPLITS},
     files={split: f"{split}.jsonl" for split in SPLITS},
 )
 

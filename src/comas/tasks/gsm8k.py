@@ -18,7 +18,9 @@ from comas.types import Question, Verdict
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
 SHARES = {"validation": 0.1, "train": 0.9}
 """Of the train file, cut by a hash of the question."""
-SOURCE = Source("gsm8k", "openai/gsm8k", "main", SPLITS, ("question", "answer"), shares=SHARES)
+SOURCE = Source(
+    *("gsm8k", "openai/gsm8k", ("question", "answer"), (), "main"), splits=SPLITS, shares=SHARES
+)
 WORDING = {
     "solution": (
         boxed.WORDING["solution"].replace(

@@ -25,11 +25,8 @@ SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
 SAME = {"math": maths.same, "science": numbers.same}
 SOURCE = Source(
-    "jsonl",
-    None,
-    None,
-    {split: split for split in SHARES},
-    ("question",),
+    *("jsonl", None, ("question",)),
+    splits={split: split for split in SHARES},
     files={split: f"{split}.jsonl" for split in SHARES},
     shares=SHARES,
 )

@@ -10,6 +10,8 @@ classes cannot be judged: their verdict is failed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from comas.answers import code
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, UserMistake
@@ -19,8 +21,8 @@ COLUMNS = ("text", "test_setup_code")
 SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}
 """Share of the hub's test split in each of its parts, in the order in which the hash is cut."""
 SPLITS = tuple(SHARES)
-SOURCE = Source("mbpp", HUB, "full", {split: split for split in SPLITS}, COLUMNS)
-PARTS = Source("mbpp", HUB, "full", dict.fromkeys(SPLITS, "test"), COLUMNS, shares=SHARES)
+SOURCE = Source("mbpp", HUB, COLUMNS, config="full", splits={split: split for split in SPLITS})
+PARTS = replace(SOURCE, splits=dict.fromkeys(SPLITS, "test"), shares=SHARES)
 """The same three splits, all of them from the hub's test split."""
 
 

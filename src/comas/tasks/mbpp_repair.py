@@ -30,11 +30,8 @@ FORMS = ("fault", "program")
 TRIED = 4
 """Changes of a program that are run in search of a fault."""
 SOURCE = Source(
-    "mbpp_repair",
-    "google-research-datasets/mbpp",
-    "full",
-    dict.fromkeys(SHARES, "train"),
-    ("code", "test_setup_code"),
+    *("mbpp_repair", "google-research-datasets/mbpp", ("code", "test_setup_code"), (), "full"),
+    splits=dict.fromkeys(SHARES, "train"),
     files=dict.fromkeys(SHARES, "mbpp_train.jsonl"),
 )
 FENCE = "```"

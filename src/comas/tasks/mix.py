@@ -38,12 +38,8 @@ WORDING = {
 _PROGRAM = re.compile(r"\n|(?<!\\)\b(?:def|class|lambda|import)\b")
 """What no answer to a question of mathematics or science holds; `\\lambda` is a letter."""
 SOURCE = Source(
-    "mix",
-    None,
-    None,
-    {split: split for split in SHARES},
-    ("prompt", "task"),
-    ("answer",),
+    *("mix", None, ("prompt", "task"), ("answer",)),
+    splits={split: split for split in SHARES},
     files=dict.fromkeys(SHARES, "comas_mix.jsonl"),
     shares=SHARES,
 )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.plugins import load_builder, split_options
+from comas.config.plugins import load_builder
 from comas.config.resolve import (
     HostWeights,
     PolicyPlan,
@@ -84,14 +84,10 @@ class Team:
         Without `state` among them, the method remembers what it does before the first step.
         """
         config = self.config
-        options = split_options(config.options, self.method.play)
-        facts = {"seed": config.seed, "options": options, "max_tokens": config.room}
+        facts = {"seed": config.seed, "options": config.options, "max_tokens": config.room}
         facts |= changes
         scene = Scene(self.method, self.task, self.members, **facts)
-        start = self.method.start
-        if "state" in changes or start is None:
-            return scene
-        return at_start(scene, split_options(config.options, start))
+        return scene if "state" in changes else at_start(scene)
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
         """Let the team discuss one question; the same seed gives the same discussion.
@@ -108,8 +104,7 @@ class Team:
         played = play_all(scene, [question], f"discuss-{number}")
         episodes = run_sync(played)
         if has_answer or not self.method.supervised:
-            options = split_options(self.config.options, self.method.settle)
-            settle_all(scene, episodes, options)
+            settle_all(scene, episodes)
         return episodes[0]
 
     def bases(self) -> list[str]:

@@ -10,12 +10,11 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from comas.config.plugins import split_options
 from comas.game import memory
 from comas.game.play import Scene, payoffs, settle_all
 from comas.game.prompts import check_holes
@@ -58,7 +57,7 @@ def _check_method(
     _check_order(method, task, questions, script, played, **setting)
     seated = {key: value for key, value in setting.items() if key != "samples"}
     scene, _ = scripted_scene(method, task, script, **seated)
-    _check_settling(dataclasses.replace(scene, state=before), episodes, after, setting)
+    _check_settling(dataclasses.replace(scene, state=before), episodes, after)
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
         unseen = records(discuss(method, task, script, poisoned, **setting))
@@ -136,19 +135,16 @@ def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Questio
     return reversed_draw
 
 
-def _check_settling(
-    scene: Scene, episodes: Sequence[Episode], after: State, setting: Mapping[str, Any]
-) -> None:
+def _check_settling(scene: Scene, episodes: Sequence[Episode], after: State) -> None:
     """Settling and updating again give the same, and leave the record of before as it was."""
-    method = scene.method
-    options = setting.get("options") or {}
     paid = records(episodes)
     before = copy.deepcopy(scene.state)
-    settle_all(scene, episodes, split_options(options, method.settle))
+    settle_all(scene, episodes)
     assert records(episodes) == paid, "settling a recorded discussion again gave other rewards"
-    if method.update is not None:
-        again = memory.next_state(scene, episodes, split_options(options, method.update))
-        assert again == after, "update gave another state the second time"
+    if scene.method.update is not None:
+        assert memory.next_state(scene, episodes) == after, (
+            "update gave another state the second time"
+        )
     assert scene.state == before, "the state was changed: play, settle and update only read it"
 
 

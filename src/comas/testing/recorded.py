@@ -93,9 +93,8 @@ def replay(
     task = resolved.task
     recorded = _finished(record, step)
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
-    of_play = split_options(config.options, game.play)
     members = members_of(resolved, hosts)
-    scene = Scene(game, task, members, config.seed, of_play, keep=True)
+    scene = Scene(game, task, members, config.seed, config.options, keep=True)
     scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
     questions = {episode.question.id: episode.question for episode in recorded}
     again = run_sync(play_all(scene, list(questions.values()), step, config.samples or 1))
@@ -104,7 +103,7 @@ def replay(
     rule = load_plugin("method", method) if method else game
     kept = {} if method else split_options(config.options, rule.settle)
     settings = filled("options", {**kept, **options}, rule.settle)
-    settle_all(dataclasses.replace(scene, method=rule), played, settings)
+    settle_all(dataclasses.replace(scene, method=rule, options=settings), played)
     return played
 
 
@@ -118,14 +117,11 @@ def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
     """What the run's method remembered when a step was played: made again from the steps before
     it.
     """
-    method = scene.method
-    if not method.remembers:
+    if not scene.method.remembers:
         return {}
-    of_start = split_options(config.options, method.start) if method.start else {}
-    of_update = split_options(config.options, method.update) if method.update else {}
     asked = of_run(config, scene.task, lambda _: None)
-    state = memory.first_state(scene, asked.train, of_start)
+    state = memory.first_state(scene, asked.train)
     for earlier in range(step):
         before = dataclasses.replace(scene, state=state)
-        state = memory.next_state(before, _finished(record, earlier), of_update)
+        state = memory.next_state(before, _finished(record, earlier))
     return state

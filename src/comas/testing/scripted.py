@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.plugins import split_options
 from comas.config.resolve import Resolved
 from comas.game import memory
 from comas.game.agent import Member
@@ -260,9 +259,7 @@ def scripted_scene(
 ) -> tuple[Scene, Scripted]:
     """A scripted team at its own game."""
     members, host = scripted_team(script, agents, room, beliefs)
-    of_play = split_options(options or {}, method.play)
-    scene = Scene(method, task, members, seed, of_play, keep=True)
-    return scene, host
+    return Scene(method, task, members, seed, options or {}, keep=True), host
 
 
 def play_step(
@@ -282,20 +279,13 @@ def play_step(
     A record that was changed on the way, rather than by what `update` returns, is an error.
     """
     scene, _ = scripted_scene(method, task, script, **setting)
-    options = setting.get("options") or {}
-
-    def of(function: Callable[..., Any] | None) -> dict[str, Any]:
-        return split_options(options, function) if function else {}
-
-    before = state
-    if before is None:
-        before = memory.first_state(scene, questions, of(method.start))
+    before = memory.first_state(scene, questions) if state is None else state
     scene = replace(scene, state=copy.deepcopy(before))
     if method.draw is not None:
-        questions = memory.draw(scene, questions, len(questions), step, of(method.draw))
+        questions = memory.draw(scene, questions, len(questions), step)
     episodes = asyncio.run(play_all(scene, questions, step, samples))
-    settle_all(scene, episodes, of(method.settle))
-    after = memory.next_state(scene, episodes, of(method.update))
+    settle_all(scene, episodes)
+    after = memory.next_state(scene, episodes)
     assert scene.state == before, (
         "the state was changed: draw, play, settle and update only read it"
     )

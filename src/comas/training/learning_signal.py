@@ -18,7 +18,7 @@ from comas.game.dialogue import called, failing
 from comas.game.judgements import unreadable
 from comas.game.roles import SCORED
 from comas.hooks import Alarm
-from comas.training.metrics.signal import signal
+from comas.training.metrics import signal_in
 from comas.types import Episode, Method, Task, Turn
 
 MANY = 0.5
@@ -100,7 +100,7 @@ class LearningSignal:
         said = [turn for turns in by_role.values() for turn in turns]
         # words that were given are learnt as they are
         paid = [turn for turn in said if turn.reward is not None and "told" not in turn.info]
-        groups = signal(paid)
+        groups = signal_in(paid)
         # the first of a group is compared with no other
         compared = len(paid) - sum(found["groups"] for found in groups.values())
         if compared >= COMPARED and all(

@@ -31,8 +31,8 @@ from comas.training.guard import Divergence, Guard
 from comas.training.learning import at_host, learn, scheduled
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
-from comas.training.metrics import StepRecord, load_metrics, summarise
-from comas.training.metrics.record import note_truth
+from comas.training.metrics import load_metrics, summarise
+from comas.training.record import StepRecord, note_truth
 from comas.training.remembering import Remembering
 from comas.training.result import Result, result_of
 from comas.training.watching import Watching
@@ -190,7 +190,7 @@ class Session:
                 f"step {step + 1}: every discussion failed; the first: {episodes[0].error}"
             )
         self.memory.check_posed(step, episodes)
-        settle_all(scene, episodes, self.memory.options("settle"))
+        settle_all(scene, episodes)
         return episodes
 
     def _heard_apart(self, turn: Turn) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from comas.config.plugins import split_options
 from comas.game import memory
 from comas.game.agent import derive_seed
 from comas.game.play import Scene
@@ -47,12 +45,7 @@ class Remembering:
             self.state = json.loads(path.read_text(encoding="utf-8"))
         else:
             scene = self.team.scene(state={})
-            self.state = memory.first_state(scene, self.questions, self.options("start"))
-
-    def options(self, function: str) -> dict[str, Any]:
-        """The options that a function of the method takes."""
-        of_method = getattr(self.team.method, function)
-        return split_options(self.team.config.options, of_method) if of_method else {}
+            self.state = memory.first_state(scene, self.questions)
 
     def draw(self, scene: Scene, step: int) -> list[Question]:
         """The questions of a step: those that the method chooses, or the task's own in passes."""
@@ -60,7 +53,7 @@ class Remembering:
         count = config.questions or 1
         if self.team.method.draw is None:
             return in_passes(self.questions, config.seed, step, count)
-        drawn = memory.draw(scene, self.questions, count, step, self.options("draw"))
+        drawn = memory.draw(scene, self.questions, count, step)
         memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
         return drawn
 
@@ -70,7 +63,7 @@ class Remembering:
 
     def advance(self, scene: Scene, episodes: Sequence[Episode]) -> None:
         """Go on to the record after a step that was settled and learnt from."""
-        self.state = memory.next_state(scene, episodes, self.options("update"))
+        self.state = memory.next_state(scene, episodes)
 
     def write(self, checkpoint: Path) -> None:
         """Write the record into an open checkpoint."""

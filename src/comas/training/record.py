@@ -1,0 +1,117 @@
+"""What a metric is given: a step that was played, paid and learnt from, and which work of it is
+right; no method and no reward ever sees that.
+
+The task's labels say it of its own questions, and its rules (`Task.check`) of questions that agents
+posed. Leaves out: what is made of it (`training.metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from comas.evaluation.accuracy import judged
+from comas.game.judgements import accepts, is_work
+from comas.game.roles import JUDGES
+from comas.types import Episode, Learned, Question, Task, Turn
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step; labels may be looked at here, in reports, and nowhere on the way to a reward."""
+
+    episodes: Sequence[Episode]
+    learned: Mapping[str, Learned]
+    """Host -> what its learning step came to; mean advantage and mean KL are on the turns."""
+    task: Task
+    """With its labels."""
+
+    @cached_property
+    def all_turns(self) -> list[Turn]:
+        """Those of failed discussions included."""
+        return [turn for episode in self.episodes for turn in episode.turns]
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """Those of discussions that did not fail."""
+        played = [episode for episode in self.episodes if episode.error is None]
+        return [turn for episode in played for turn in episode.turns]
+
+    @cached_property
+    def paid(self) -> list[Turn]:
+        """Those that were paid, 0.0 included."""
+        return [turn for turn in self.turns if turn.reward is not None]
+
+    @cached_property
+    def questions(self) -> dict[str, Question]:
+        """Id of a piece of work -> the question that it answers: that of its discussion, or the one
+        that was posed there.
+        """
+        posed: dict[str, Question | None] = {}
+        found: dict[str, Question] = {}
+        for episode, turn in self._work():
+            text = _posed_before(turn, {other.id: other for other in episode.turns})
+            if text is not None and text not in posed:
+                posed[text] = self.task.pose(text) if self.task.pose else None
+            question = episode.question if text is None else posed[text]
+            if question is not None:
+                found[turn.id] = question
+        return found
+
+    @cached_property
+    def labels(self) -> dict[str, bool]:
+        """Id of a piece of work -> whether it is right; a cut reply is wrong, as everywhere. Asks
+        the verifier, which takes microseconds only where the task is `quick`.
+
+        Work is left out whose verifier broke down, or whose question has neither label nor rules.
+        """
+        task = self.task
+        by_rule = replace(task, verify=task.check) if task.check is not None else None
+        found: dict[str, bool] = {}
+        for episode, turn in self._work():
+            question = self.questions.get(turn.id)
+            if question is None:
+                continue
+            its_task = by_rule if question.answer is None and by_rule is not None else task
+            if its_task is task and question is not episode.question:
+                continue
+            verdict = "wrong"
+            if turn.finished:
+                verdict, _ = judged(its_task, question, turn.text)
+            if verdict != "failed":
+                found[turn.id] = verdict == "right"
+        return found
+
+    def _work(self) -> Iterator[tuple[Episode, Turn]]:
+        """Pieces of work of discussions that did not fail, each with its discussion."""
+        for episode in self.episodes:
+            for turn in episode.turns if episode.error is None else ():
+                if is_work(turn):
+                    yield episode, turn
+
+
+def _posed_before(turn: Turn, turns: Mapping[str, Turn]) -> str | None:
+    """The question that was posed in the turn that this work goes back to; None where none was."""
+    place: Turn | None = turn
+    while place is not None:
+        text = place.info.get("posed")
+        if isinstance(text, str):
+            return text
+        place = turns.get(place.about) if place.about is not None else None
+    return None
+
+
+def note_truth(step: StepRecord) -> None:
+    """Note (`types.TRUTH`) `info["right"]` of work whose label is known, where the task's
+    verifier is quick, and `info["accepts"]` of judgements: None where they cannot be read.
+
+    Noted when the step has been paid, learnt from and remembered: neither a game, a settlement nor
+    a method that remembers has seen it.
+    """
+    labels = step.labels if step.task.quick else {}
+    for turn in step.turns:
+        if turn.id in labels:
+            turn.info["right"] = labels[turn.id]
+        elif turn.role in JUDGES and ("score" in turn.info or "said" in turn.info):
+            turn.info["accepts"] = accepts(turn)
