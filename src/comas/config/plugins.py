@@ -38,6 +38,8 @@ CALLS = {
     "transports": "start(call, heard, ended)",
 }
 """Folder -> how what is found there is called."""
+TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
+"""Shipped: `comas.trackers.sink.SHIPPED` opens them."""
 BELOW = {"metrics": "training/metrics"}
 """Folders that do not lie directly in the package."""
 
@@ -185,9 +187,11 @@ def check_trackers(names: Iterable[str]) -> None:
     A shipped tracker, its package and the extra that brings it have one name.
     """
     for name in names:
-        check_builder_name("trackers", name, "track")
         if name.endswith(".py"):
+            check_builder_name("trackers", name, "track")
             continue
+        if name not in TRACKERS:
+            raise UserMistake(f"track = {name!r}: {nearest(name, TRACKERS)} (or ./file.py)")
         try:
             metadata.distribution(name)
         except metadata.PackageNotFoundError as error:
