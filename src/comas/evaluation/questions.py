@@ -1,5 +1,5 @@
-"""Which questions an evaluation asks, which of them its systems were trained on, exactly or nearly,
-and digests that tell whether what goes on is still what began: of the questions, and of the weights.
+"""Which questions an evaluation asks, which of them its systems were trained on, exactly or
+nearly, and digests that tell whether what goes on is still what began: of questions, of weights.
 
 Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five
 words stand in one training question, numbers counting as the same word, so that a problem with

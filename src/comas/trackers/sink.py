@@ -296,8 +296,8 @@ class Wandb(Sink):
 
 
 class MLflow(Sink):
-    """Where MLFLOW_TRACKING_URI says, otherwise its own file mlflow.db in the current folder, in the
-    experiment of MLFLOW_EXPERIMENT_NAME; the run is found again by a tag.
+    """Where MLFLOW_TRACKING_URI says, otherwise its own file mlflow.db in the current folder, in
+    the experiment of MLFLOW_EXPERIMENT_NAME; the run is found again by a tag.
     """
 
     TAG = "comas.id"
