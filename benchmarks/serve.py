@@ -29,14 +29,14 @@ from comas.config.schema import read
 from comas.evaluation.systems import system_team
 from comas.evaluation.ways import asking_of
 from comas.serve.endpoint import Endpoint, bound_to
-from comas.serve.playing import Limits, Players, models_of
+from comas.serve.playing import Players, models_of
 from comas.serve.protocol import read_request
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
 
 SETUPS = ("single", "vote", "debate")
 PROMPT = "10 5 6 9 -> 24"
-LIMITS = Limits(at_once=10_000)
+AT_ONCE = 10_000
 
 
 def body(model: str, seed: int) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def scripted() -> Team:
 async def contest(team: Team, name: str, requests: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each setup."""
     models = models_of(team, SETUPS)
-    players = Players(models, team.task, asking_of(team.config), team.config.seed, LIMITS)
+    players = Players(models, team.task, asking_of(team.config), team.config.seed, AT_ONCE)
     context = multiprocessing.get_context("spawn")
     with bound_to("127.0.0.1", 0) as bound, ProcessPoolExecutor(1, mp_context=context) as client:
         endpoint = Endpoint(players)

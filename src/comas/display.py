@@ -170,14 +170,13 @@ def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     roles: dict[str, Counter[str]] = {}
     for row in replies:
-        total = roles.setdefault(row["role"], Counter())
-        for kind in ("turns", "cut", "unreadable"):
-            total[kind] += row[kind] or 0  # None where the game does not say
+        # None where the game does not say
+        counts = {kind: row[kind] or 0 for kind in ("turns", "cut", "unreadable")}
+        roles.setdefault(row["role"], Counter()).update(counts)
     lines: list[str] = []
     for role, total in roles.items():
         kinds = [kind for kind in ("cut", "unreadable") if total[kind]]
-        if kinds:
-            parts = [f"{total[kind]} of {total['turns']} {kind}" for kind in kinds]
+        if parts := [f"{total[kind]} of {total['turns']} {kind}" for kind in kinds]:
             lines.append(f"{role} {', '.join(parts)}")
     return lines
 
@@ -242,26 +241,26 @@ class Lines(Quiet):
             return
         self.said = time.monotonic()
         name, _, _, details = self._stage(progress)
-        if details:
-            name += f": {details}"
-        self._say(f"{name}; {span(self.said - self.began)}")
+        what = f"{name}: {details}" if details else name
+        self._say(f"{what}; {span(self.said - self.began)}")
 
     def _stage(self, progress: Progress) -> tuple[str, int, int | None, str]:
         """What goes on, how much of it is done, of how much (None where nobody knows), and that in
         words.
         """
-        if self.games:
-            what = self.cell_name or NAMES["loading"]
-            failed = f"{self.failed} failed" if self.failed else ""
-            parts = (f"{self.done}/{self.games} games", speed(progress), failed, self.left)
-            return what, self.done, self.games, ", ".join(filter(None, parts))
         name = NAMES[progress.stage]
-        if progress.stage in ("playing", "learning"):
+        done, total, counted = progress.replies, progress.expected, amount(progress)
+        failed = ""
+        if self.games:
+            name = self.cell_name or NAMES["loading"]
+            done, total, counted = self.done, self.games, f"{self.done}/{self.games} games"
+            failed = f"{self.failed} failed" if self.failed else ""
+        elif progress.stage in ("playing", "learning"):
             name = f"step {progress.step + 1}/{self.total}, {name}"
-        details = ", ".join(filter(None, (amount(progress), speed(progress), self.left)))
-        if progress.stage == "learning":
-            return name, progress.rows_learnt, progress.rows_due or None, details
-        return name, progress.replies, progress.expected or None, details
+            if progress.stage == "learning":
+                done, total = progress.rows_learnt, progress.rows_due
+        parts = [counted, speed(progress), failed, self.left]
+        return name, done, total or None, ", ".join(filter(None, parts))
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         self.steps.append(metrics["seconds"])
@@ -376,11 +375,11 @@ def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
 
     Nothing is printed where nobody looks on: to files and pipes, from threads and child processes.
     """
-    place = None if hooks is not None else onlooker()
+    place = onlooker() if hooks is None else None
     if place is None:
-        checked = hooks if hooks is not None else []
-        hooks_of(checked)
-        yield checked
+        given = [] if hooks is None else hooks
+        hooks_of(given)
+        yield given
         return
     if place == "notebook":
         yield [Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))]

@@ -425,9 +425,7 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
         j=j,
         prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
         information=j and information(j.mean, (majority + rarest) / 2),
-        against_truth=auc(
-            [(v, right[one.work]) for one, v in readable if right and one.work in right]
-        ),
+        against_truth=auc(known),
     )
 
 

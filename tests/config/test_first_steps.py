@@ -288,7 +288,7 @@ def test_importing_the_package_loads_no_library_and_no_command_line() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     code = (
-        "import comas.export.card, comas; assert callable(comas.export); from comas import export"
+        "import comas.export.team, comas; assert callable(comas.export); from comas import export"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     import comas

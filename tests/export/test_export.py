@@ -24,7 +24,7 @@ from comas.config.schema import read
 from comas.evaluation.accuracy import Answer, accuracy
 from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
-from comas.export.card import Facts, Part, card
+from comas.export.team import Facts, Part, card
 from comas.learners.lora import population
 from comas.models.sources import exported, known_as, run_at, seed_models
 from comas.seams import Request

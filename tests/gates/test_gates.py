@@ -74,10 +74,7 @@ LAZY = {
     "estimate.py": {"transformers"},
     "questions/sources.py": {"datasets"},
     "transports/ray.py": {"ray"},
-    "trackers/mlflow.py": {"mlflow"},
-    "trackers/tensorboard.py": {"torch"},
-    "trackers/trackio.py": {"trackio"},
-    "trackers/wandb.py": {"wandb"},
+    "trackers/sink.py": {"mlflow", "torch", "trackio", "wandb"},
 }
 """Who may import heavy things inside functions, besides those that are at home there."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.export.card import shown
+from comas.export.team import shown
 from comas.models.sources import at_hand, meant, recorded_base, source_of, whole_model
 from comas.types import UserMistake
 from tests.support.command import run

@@ -20,7 +20,6 @@ from openai import OpenAI
 
 from comas.hosts.endpoint import BudgetSpent
 from comas.serve import endpoint
-from comas.serve.playing import Limits
 from comas.testing import Scripted
 from comas.types import HostFailure, HostLost, UserMistake
 from tests.support.serving import Running, running, scripted
@@ -253,7 +252,7 @@ def until(true: Any, seconds: float = 10.0) -> None:
 def test_too_long_a_discussion() -> None:
     team = scripted(lambda *_: SAID, host=Slow)
     (host,) = team.hosts.values()
-    with running(team, limits=Limits(seconds=1.0)) as served:
+    with running(team, seconds=1.0) as served:
         reply = served.post(CHAT)
         assert reply.status_code == 504
         assert "no answer within 1 s" in error_of(reply)["message"]
@@ -269,7 +268,7 @@ def test_too_long_a_discussion() -> None:
 def test_beyond_its_places_requests_wait_and_beyond_those_it_says_so(stream: bool) -> None:
     team = scripted(lambda *_: SAID, host=Slow)
     (host,) = team.hosts.values()
-    with running(team, limits=Limits(at_once=3)) as served, ThreadPoolExecutor(8) as threads:
+    with running(team, at_once=3) as served, ThreadPoolExecutor(8) as threads:
         two = {**CHAT, "n": 2, "stream": stream}
         replies = [threads.submit(served.post, two) for _ in range(7)]
         until(lambda: served.endpoint.open == 14)
@@ -289,7 +288,7 @@ def test_beyond_its_places_requests_wait_and_beyond_those_it_says_so(stream: boo
 def test_who_waits_is_bound_by_his_time_and_may_go() -> None:
     team = scripted(lambda *_: SAID, host=Slow)
     (host,) = team.hosts.values()
-    with running(team, limits=Limits(at_once=1, seconds=0.5)) as served:
+    with running(team, at_once=1, seconds=0.5) as served:
         with ThreadPoolExecutor(3) as threads:
             replies = [threads.submit(served.post, CHAT) for _ in range(3)]
             assert {reply.result().status_code for reply in replies} == {504}

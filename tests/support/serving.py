@@ -17,7 +17,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.ways import asking_of
 from comas.serve.endpoint import Endpoint, bound_to
-from comas.serve.playing import Limits, Players, models_of
+from comas.serve.playing import Players, models_of
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
 from comas.types import HostLost
@@ -44,13 +44,14 @@ def running(
     team: Team,
     *,
     setups: Sequence[str] | None = None,
-    limits: Limits | None = None,
+    at_once: int = 64,
+    seconds: float = 600.0,
     key: str = "",
 ) -> Iterator[Running]:
     """The endpoint of a team while inside."""
     models = models_of(team, setups)
-    players = Players(models, team.task, asking_of(team.config), team.config.seed, limits)
-    endpoint = Endpoint(players, key=key)
+    players = Players(models, team.task, asking_of(team.config), team.config.seed, at_once)
+    endpoint = Endpoint(players, key=key, seconds=seconds)
     loop = asyncio.new_event_loop()
     with bound_to("127.0.0.1", 0) as bound:
         answering = loop.create_task(endpoint.answer_until_cancelled(bound))

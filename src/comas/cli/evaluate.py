@@ -122,19 +122,18 @@ def compare(
     family = _family(found["systems"])
     for d in found["systems"]:
         where = f"{d['task']}, {d['setup']}"
-        print(f"{second} minus {first}, {where}: {_difference(d)} over {d['n']} questions")
+        difference = _spelt(d, "difference", "+.3f")
+        print(f"{second} minus {first}, {where}: {difference} over {d['n']} questions")
         print(f"  p {_p(d['p'], '= ')} ({d['test']}{family}): {d['verdict']}")
     _print_notes(found)
 
 
-def _difference(d: Mapping[str, Any]) -> str:
-    return spelt(d["difference"], d["low"], d["high"], "+.3f")
+def _spelt(found: Mapping[str, Any], key: str, form: str = ".3f") -> str:
+    return spelt(found[key], found["low"], found["high"], form)
 
 
 def _family(table: Sequence[Any]) -> str:
-    if len(table) < 2:
-        return ""
-    return f", corrected for {len(table)} comparisons"
+    return f", corrected for {len(table)} comparisons" if len(table) > 1 else ""
 
 
 def _plan(
@@ -151,14 +150,13 @@ def _plan(
 
 def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
     """Play what is missing of an evaluation, and show it."""
-    _print(ctx, _watched(exam, as_json), as_json)
+    _show(ctx, _watched(exam, as_json), as_json)
 
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """What an evaluation came to when it ended last; before that, what it has cost."""
-    file = folder / REPORT
-    if file.is_file():
-        _print(ctx, spending.read(file), as_json)
+    if (folder / REPORT).is_file():
+        _show(ctx, spending.read(folder / REPORT), as_json)
         return
     accounts = spending.read(folder / SPENT)
     found = {"folder": str(folder), "api": spending.records(accounts)}
@@ -166,14 +164,7 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
         print_json(ctx, found)
         return
     print(f"{folder} has not ended yet: {command()} resume {shlex.quote(str(folder))}")
-    _print_costs(found)
-
-
-def _print(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(ctx, found)
-    else:
-        _show(found)
+    _print_notes(found)
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
@@ -185,18 +176,42 @@ def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
         sys.exit(STOPPED)
 
 
-def _show(found: Mapping[str, Any]) -> None:
-    rows = [_row(cell) for cell in found["cells"]]
-    names = ("system", "task", "setup: by whom", "n", "accuracy, 95 %", "tokens each")
+def _show(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(ctx, found)
+        return
+    rows: list[Sequence[str]] = []
+    for cell in found["cells"]:
+        accuracy = "nothing judged"
+        if cell["accuracy"] is not None:
+            accuracy = _spelt(cell, "accuracy")
+        tokens = cell["tokens"] / max(1, cell["right"] + cell["wrong"] + cell["failed"])
+        names = [cell["label"], cell["task"], f"{cell['setup']}: {cell['team']}"]
+        rows.append([*names, f"{cell['n']:,}", accuracy, f"{tokens:,.0f}"])
     if rows:
         asked = found.get("asked", {})
         at = [f"{key} {value:g}" for key, value in asked.items() if (key, value) != ("top_p", 1)]
-        print_table(", ".join(["held-out answers", *at]), names, rows, whole=names[3:])
-    titles = {"systems": "against the first system", "setups": "against the first setup"}
-    for key, title in titles.items():
-        if found[key]:
-            _print_comparisons(found[key], title)
-    _print_teamwork(found.get("teamwork", []))
+        headings = ("system", "task", "setup: by whom", "n", "accuracy, 95 %", "tokens each")
+        print_table(", ".join(["held-out answers", *at]), headings, rows, whole=headings[3:])
+    for part in ("system", "setup"):
+        differences = found[f"{part}s"]
+        tests = dict.fromkeys(d["test"].partition(",")[0] for d in differences)
+        title = f"against the first {part} ({', '.join(tests)}{_family(differences)})"
+        rows = [
+            (d["task"], _sides(d), _spelt(d, "difference", "+.3f"), _p(d["p"]), d["verdict"])
+            for d in differences
+        ]
+        if rows:
+            headings = ("task", "compared", "difference, 95 %", "p", "verdict")
+            print_table(title, headings, rows, whole=headings[2:])
+    rows = [
+        (team["label"], team["task"], team["setup"], figure, _spelt(one, "mean"))
+        for team in found.get("teamwork", [])
+        for figure, one in team["figures"].items()
+    ]
+    if rows:
+        headings = ("system", "task", "setup", "figure", "value, 95 %")
+        print_table("teams against their members", headings, rows, whole=headings[3:])
     for matrix in found.get("cross", []):
         print_cross(matrix)
     print()
@@ -204,47 +219,9 @@ def _show(found: Mapping[str, Any]) -> None:
     print(f"all of it: {Path(found['folder']) / REPORT}")
 
 
-def _row(cell: Mapping[str, Any]) -> list[str]:
-    """A cell as a row of the table of answers."""
-    accuracy = "nothing judged"
-    if cell["accuracy"] is not None:
-        accuracy = spelt(cell["accuracy"], cell["low"], cell["high"])
-    answers = cell["right"] + cell["wrong"] + cell["failed"]
-    tokens_each = cell["tokens"] / max(1, answers)
-    names = [cell["label"], cell["task"], f"{cell['setup']}: {cell['team']}"]
-    return [*names, f"{cell['n']:,}", accuracy, f"{tokens_each:,.0f}"]
-
-
-def _print_comparisons(found: Sequence[Mapping[str, Any]], title: str) -> None:
-    tests = [d["test"].partition(",")[0] for d in found]
-    tested = ", ".join(dict.fromkeys(tests)) + _family(found)
-    names = ("task", "compared", "difference, 95 %", "p", "verdict")
-    rows = [(d["task"], _sides(d), _difference(d), _p(d["p"]), d["verdict"]) for d in found]
-    print_table(f"{title} ({tested})", names, rows, whole=names[2:])
-
-
-def _print_teamwork(teams: Sequence[Mapping[str, Any]]) -> None:
-    """What teams made of their members, a figure per line."""
-    rows = [
-        [
-            team["label"],
-            team["task"],
-            team["setup"],
-            figure,
-            spelt(one["mean"], one["low"], one["high"]),
-        ]
-        for team in teams
-        for figure, one in team["figures"].items()
-    ]
-    if rows:
-        headings = ("system", "task", "setup", "figure", "value, 95 %")
-        print_table("teams against their members", headings, rows, whole=headings[3:])
-
-
 def _sides(d: Mapping[str, Any]) -> str:
     """What is subtracted from what, and what both have in common."""
-    first = d["first"]
-    second = d["second"]
+    first, second = d["first"], d["second"]
     if first["setup"] == second["setup"]:
         return f"{first['setup']}: {second['label']} minus {first['label']}"
     if first["label"] == second["label"]:
@@ -252,15 +229,12 @@ def _sides(d: Mapping[str, Any]) -> str:
     return f"{second['label']} {second['setup']} minus {first['label']} {first['setup']}"
 
 
-def _print_costs(found: Mapping[str, Any]) -> None:
+def _print_notes(found: Mapping[str, Any]) -> None:
+    """Print what hosts behind an API have cost, and what a reader has to know."""
     for account in found.get("api", []):
         for line in spending.told({account["host"]: account}):
             print(clean(f"{account['system']}: {line}", 1000))
-
-
-def _print_notes(found: Mapping[str, Any]) -> None:
-    _print_costs(found)
-    for note in found["notes"]:
+    for note in found.get("notes", []):
         print(f"note: {clean(note, 1000)}")
 
 
@@ -292,7 +266,7 @@ def print_cross(matrix: Mapping[str, Any]) -> None:
 def _spanned(found: Mapping[str, Any]) -> str:
     if found["low"] is None and found["high"] is None:  # no spread: nothing is known of it
         return f"{found['mean']:+.3f}"
-    return spelt(found["mean"], found["low"], found["high"], "+.3f")
+    return _spelt(found, "mean", "+.3f")
 
 
 def print_table(

@@ -53,7 +53,10 @@ def show(
         str | None, typer.Option(help="Only questions whose id or text contains this.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help=f"{', '.join(ONLY[:-1])} or failed: only such discussions.")
+        str | None,
+        typer.Option(
+            help="unreadable, cut, unpaid, paid or failed: only discussions with such a turn."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Discussions at most.")] = 3,
     json_: Json = False,

@@ -20,7 +20,7 @@ from comas.evaluation import spec
 from comas.evaluation.systems import greeted
 from comas.evaluation.ways import asking_of
 from comas.program import command
-from comas.serve.playing import Limits, Players, models_of
+from comas.serve.playing import Players, models_of
 from comas.sync import run_sync
 from comas.team.build import outline
 from comas.types import UserMistake
@@ -76,9 +76,8 @@ def serve(
         try:
             models = models_of(team, chosen)
             config = team.config
-            limits = Limits(at_once, seconds)
-            players = Players(models, team.task, asking_of(config), config.seed, limits)
-            served = endpoint.Endpoint(players, host, key)
+            players = Players(models, team.task, asking_of(config), config.seed, at_once)
+            served = endpoint.Endpoint(players, host, key, seconds)
             url = served.url(bound)
             if json_:
                 print_json(ctx, {"url": url, "models": list(models), "key": bool(key)})

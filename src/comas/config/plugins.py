@@ -43,6 +43,8 @@ CALLS = {
     "transports": "start(call, heard, ended)",
 }
 """Folder, or key of the config (metrics), -> how what is found there is called."""
+TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
+"""Shipped: `comas.trackers.sink.SHIPPED` opens them."""
 
 
 # --- files that define an object: a method, a task, a setup
@@ -193,9 +195,11 @@ def check_trackers(names: Iterable[str]) -> None:
     A shipped tracker, its package and the extra that brings it have one name.
     """
     for name in names:
-        check_builder_name("trackers", name, "track")
         if name.endswith(".py"):
+            check_builder_name("trackers", name, "track")
             continue
+        if name not in TRACKERS:
+            raise UserMistake(f"track = {name!r}: {nearest(name, TRACKERS)} (or ./file.py)")
         try:
             metadata.distribution(name)
         except metadata.PackageNotFoundError as error:

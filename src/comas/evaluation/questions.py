@@ -1,25 +1,31 @@
-"""Which questions an evaluation asks, and which of them its systems were trained on, exactly or
-nearly.
+"""Which questions an evaluation asks, which of them its systems were trained on, exactly or
+nearly, and digests that tell whether what goes on is still what began: of questions, of weights.
 
 Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five
 words stand in one training question, numbers counting as the same word, so that a problem with
-other numbers is found too. Leaves out: what a base model saw before, and questions of fewer than
-eight words, which share runs by chance.
+other numbers is found too. Leaves out: what a base model saw before, questions of fewer than eight
+words, which share runs by chance, and models behind an API, whose weights nobody here sees.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from comas.config.plugins import keywords, load_plugin, with_tools
 from comas.config.resolve import Resolved
+from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.evaluation.spec import Plan
-from comas.questions.checked import can_judge, loaded
+from comas.models.sources import files_of
+from comas.questions.checked import RunQuestions, can_judge, loaded
+from comas.storage import files as disk
 from comas.team.build import Team
 from comas.types import Question, Task, UserMistake
 
@@ -189,3 +195,88 @@ def _runs(text: str) -> Iterator[int]:
     if len(words) >= SHORT:
         for i in range(len(words) - RUN + 1):
             yield hash(tuple(words[i : i + RUN]))
+
+
+# --- digests
+
+LENGTH = 16
+"""Digits that are kept in a run."""
+LOADED = (
+    "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges*",
+)
+"""What a model is loaded from; other files of its folder may change."""
+
+
+def of_questions(questions: Sequence[Question]) -> str:
+    """Texts, answers and all that verifiers read, in the order in which they are asked."""
+    records = [asdict(question) for question in questions]
+    try:
+        text = json.dumps(records, sort_keys=True, default=_plain)
+    except TypeError as error:  # keys of several kinds have no order
+        raise UserMistake(
+            f"the `meta` of the questions cannot be written as JSON ({error}): give its tables keys"
+            " of text"
+        ) from error
+    return _sha256(text)
+
+
+def _plain(value: Any) -> Any:
+    """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must
+    do.
+    """
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    return type(value).__qualname__
+
+
+def of_weights(sources: Mapping[str, str]) -> str:
+    """Of the models that policies are loaded from, by the bytes of their files."""
+    digests = {place: _of_folder(files_of(place)) for place in set(sources.values())}
+    by_policy = {policy: digests[place] for policy, place in sources.items()}
+    return _sha256(json.dumps(by_policy, sort_keys=True))
+
+
+def _of_folder(folder: Path) -> dict[str, str]:
+    """File -> SHA-256, of all that a model is loaded from."""
+    if folder.is_file():
+        return {folder.name: disk.digest(folder)}
+    # a checkpoint's, which was compared when it was opened
+    sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
+    files = {file for pattern in LOADED for file in folder.glob(pattern) if file.is_file()}
+    digests: dict[str, str] = {}
+    for file in sorted(files):
+        if file.name != "optimizer.safetensors":
+            known = sealed.get(f"{folder.name}/{file.name}", {})
+            digests[file.name] = known.get("sha256") or disk.digest(file)
+    return digests
+
+
+def run_digests(config: Config, asked: RunQuestions, sources: Mapping[str, str]) -> dict[str, str]:
+    """Of a training run: its method and task (their names, of files of the user's own the digests),
+    tools of the user's own, the questions of each split, and the bases (`host/policy` -> folder or
+    hub name).
+    """
+
+    def plugin(name: str) -> str:
+        return disk.digest(Path(name)) if name.endswith(".py") else name
+
+    own = [name for name in config.tools if name.endswith(".py")]
+    digests = {"method": plugin(config.method), "task": plugin(config.task)}
+    digests |= {f"tool {Path(name).name}": plugin(name) for name in own}
+    splits = {"training": asked.train, "validation": asked.validation, "held-out": asked.test}
+    for name, questions in splits.items():
+        digests[f"SHA-256 of {name} questions"] = of_questions(questions)[:LENGTH]
+    digests["SHA-256 of bases"] = of_weights(sources)[:LENGTH]
+    return digests
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -206,24 +206,6 @@ def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
     return rows
 
 
-def _lost_notes(cell: Cell) -> Iterator[str]:
-    """A note for each role most of whose replies were cut or could not be read."""
-    for role, row in lost_replies(cell).items():
-        replies = f"of {row['turns']} replies as {role}"
-        many = MANY * row["turns"]
-        if row["cut"] >= many:
-            yield (
-                f"{_where(cell)}: {row['cut']} {replies} were cut for want of room, and"
-                f" a cut answer counts as wrong: raise room.{role}"
-            )
-        elif row["unreadable"] >= many:
-            yield f"{_where(cell)}: {row['unreadable']} {replies} could not be read"
-
-
-def _where(cell: Cell) -> str:
-    return f"{label(cell.system)}, {cell.task}, {cell.setup}"
-
-
 @dataclass(frozen=True)
 class Difference:
     """How much better the second of two cells is on the same questions."""
@@ -325,34 +307,38 @@ def against_first(
 
 def notes(cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know besides the numbers."""
-    systems = {cell.system: cell for cell in cells}.values()
-    found = [_bases_note(cell) for cell in systems if len(cell.runs) > 1]
+    found: list[str] = []
+    for cell in {cell.system: cell for cell in cells}.values():
+        if len(cell.runs) > 1:
+            bases = sorted(set(cell.bases))
+            kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
+            beyond = ", and say nothing of other base models" if len(bases) == 1 else ""
+            found.append(
+                f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
+                f" questions{beyond}"
+            )
     for cell in cells:
-        found += _lost_notes(cell)
+        where = f"{label(cell.system)}, {cell.task}, {cell.setup}"
+        for role, row in lost_replies(cell).items():
+            replies = f"of {row['turns']} replies as {role}"
+            many = MANY * row["turns"]
+            if row["cut"] >= many:
+                found.append(
+                    f"{where}: {row['cut']} {replies} were cut for want of room, and a cut answer"
+                    f" counts as wrong: raise room.{role}"
+                )
+            elif row["unreadable"] >= many:
+                found.append(f"{where}: {row['unreadable']} {replies} could not be read")
         if (payoff := payoff_of(cell.runs)) is not None:
-            found.append(payoff_note(payoff, _where(cell)))
-        found += failure_notes(cell.records, _where(cell))
-        if _failed(cell):
-            found.append(_failure_note(cell))
+            found.append(payoff_note(payoff, where))
+        found += failure_notes(cell.records, where)
+        if failed := _failed(cell):
+            found.append(_failure_note(failed, len(cell.records), where))
     return found
 
 
-def _bases_note(cell: Cell) -> str:
-    """What the intervals of several runs are over."""
-    bases = sorted(set(cell.bases))
-    is_one = len(bases) == 1
-    kinds = "one base model" if is_one else f"{len(bases)} base models"
-    beyond = ", and say nothing of other base models" if is_one else ""
-    return (
-        f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
-        f" questions{beyond}"
-    )
-
-
-def _failure_note(cell: Cell) -> str:
+def _failure_note(failed: Sequence[Record], of_all: int, where: str) -> str:
     """How many answers failed, and why."""
-    failed = _failed(cell)
-    count = f"{len(failed)} of {len(cell.records)} answers failed and count nowhere"
     errors = [record["error"] for record in failed if record["error"]]
     why = "the checker could not decide them"
     if errors:
@@ -361,7 +347,7 @@ def _failure_note(cell: Cell) -> str:
     if raised:
         times = f"{len(raised)} times it broke down"
         why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
-    return f"{_where(cell)}: {count}; {why}"
+    return f"{where}: {len(failed)} of {of_all} answers failed and count nowhere; {why}"
 
 
 # --- games: what they were worth, and what failed within those that went on

@@ -27,9 +27,15 @@ import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas.config.resolve import Resolved, check_roles
-from comas.evaluation import fingerprints, report, spec, teams, ways
+from comas.evaluation import report, spec, teams, ways
 from comas.evaluation.games import Round
-from comas.evaluation.questions import Overlap, load_questions, overlaps
+from comas.evaluation.questions import (
+    Overlap,
+    load_questions,
+    of_questions,
+    of_weights,
+    overlaps,
+)
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import CROSS, Plan
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
@@ -69,6 +75,8 @@ class Exam:
         self._work = Work(folder)
         self._resolved: dict[str, Resolved] = {}
         """Run or model -> what its name means: asked once."""
+        self._ways: dict[str, list[Way]] = {}
+        """Run or model -> the setups in which it answers by itself."""
         self._asked: list[tuple[Task, list[Question]]] = []
         """Of all systems: the questions of the tasks that were named, or of the first system's own.
         """
@@ -206,15 +214,15 @@ class Exam:
         spec.check_hosts(plan.pairs, found)
         for file, digest in spec.contents(plan, found).items():
             self._check_unchanged(file, digest)
-        chosen: list[tuple[Team, Way]] = []
-        for team in found:
-            of_team = [ways.way(setup, team, plan.files) for setup in plan.ways]
-            check_roles(team.config, [team.method, *(way.method for way in of_team)], team.task)
-            chosen += [(team, way) for way in of_team]
+        for run, team in outlines.items():
+            of_run = [ways.way(setup, team, plan.files) for setup in plan.ways]
+            check_roles(team.config, [team.method, *(way.method for way in of_run)], team.task)
+            self._ways[run] = of_run
+        chosen = [(team, way) for run, team in outlines.items() for way in self._ways[run]]
         self._asked, self._notes = load_questions(plan, found)
         self._asking = asking_of(found[0].config)
         for task, questions in self._asked:
-            digest = fingerprints.of_questions(questions)
+            digest = of_questions(questions)
             self._check_unchanged(f"questions of {task.name}", digest)
             for _, way in chosen:
                 ways.check_playable(way, task)
@@ -280,9 +288,8 @@ class Exam:
 
     def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
-            for setup in self.plan.ways:
-                way = ways.way(setup, team, self.plan.files)
-                log = self.log(run, task.name, setup)
+            for way in self._ways[run]:
+                log = self.log(run, task.name, way.name)
                 yield Round(system, run, team, task, questions, way, log)
 
     def _load(self, run: str) -> Team:
@@ -401,7 +408,7 @@ class Exam:
     def _check_weights(self, run: str, team: Team) -> None:
         """Note what was loaded, or an error where its weights are not those of the beginning."""
         if team.sources:
-            self._check_unchanged(f"weights of {run}", fingerprints.of_weights(team.sources))
+            self._check_unchanged(f"weights of {run}", of_weights(team.sources))
 
     def log(self, run: str, task: str, setup: str) -> Log:
         """Read the games that one run has played of a task in a setup."""

@@ -82,7 +82,7 @@ class Plan:
     """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were
-    first asked (`fingerprints`).
+    first asked (`evaluation.questions`).
     """
     files: Mapping[str, str] = field(default_factory=dict)
     """File of a setup or a task as named -> where it is found from anywhere."""

@@ -2,7 +2,8 @@
 cards, and a `team.toml`.
 
 Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
-whole. Leaves out: what cards say (`export.card`), how adapters are merged
+whole. Cards are what the hub reads (YAML), and what people do: every number is one of the run's
+folder, and what was not measured is said to be so. Leaves out: how adapters are merged
 (`learners.lora.merging`).
 """
 
@@ -12,17 +13,20 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from jinja2 import Environment, PackageLoader
 
 from comas.config.resolve import PolicyPlan, policies_of, weights_at
 from comas.config.schema import Config, read
 from comas.config.systems import opened
-from comas.export.card import Facts, Part, card, facts_of
+from comas.evaluation.accuracy import Answer, accuracy, paired_gain
+from comas.models.packaged import is_packaged
 from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
+from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run
@@ -77,6 +81,17 @@ class Job:
         """Those of them that are adapters."""
         found = weights_at(self.plans, self.source).adapters
         return [policy for policy in self.policies(host) if policy in found]
+
+    def part(self, kind: str, policies: Sequence[str]) -> Part:
+        """What the card of some policies is about."""
+        bases = {base for policy in policies for base in self.bases[policy].split(", ")}
+        hub = [
+            base
+            for base in sorted(bases)
+            if source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
+        ]
+        adapters = [policy for policy in self.adapters() if policy in policies]
+        return Part(kind, policies, self.bases, hub, self.dtypes, adapters)
 
 
 def export(
@@ -184,32 +199,14 @@ def _plugins(job: Job) -> dict[str, Path]:
 
 def _write_cards(job: Job, facts: Facts) -> None:
     """Write a card for the team, and one beside each model and adapter."""
-    policies = list(job.policies())
-    adapters = job.adapters()
-    hub = sorted({base for policy in policies for base in _hub_names(job.bases[policy])})
-    team = Part("team", policies, job.bases, hub, job.dtypes, adapters)
-    cards = [(job.out, team)]
-    for policy in policies:
-        own = replace(
-            team,
-            policies=[policy],
-            hub=sorted(_hub_names(job.bases[policy])),
-            adapters=[policy] if policy in adapters else [],
-        )
-        kinds = ("model", "adapter")
-        cards += [(job.out / policy / kind, replace(own, kind=kind)) for kind in kinds]
-    for folder, part in cards:
+    parts = {job.out: job.part("team", list(job.policies()))}
+    for policy in job.policies():
+        parts |= {
+            job.out / policy / kind: job.part(kind, [policy]) for kind in ("model", "adapter")
+        }
+    for folder, part in parts.items():
         if folder.is_dir():
             (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
-
-
-def _hub_names(bases: str) -> set[str]:
-    """Those of some bases, divided by commas, that are names on the hub."""
-    return {
-        base
-        for base in bases.split(", ")
-        if source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
-    }
 
 
 def _team(job: Job, plugins: Mapping[str, str]) -> str:
@@ -325,3 +322,174 @@ def _copy(source: Path, folder: Path, weights: bool = True) -> None:
         is_kept = file.is_file() and file.name != OPTIMIZER
         if is_kept and (weights or not file.name.startswith(model)):
             shutil.copyfile(file, folder / file.name)
+
+
+# --- cards
+
+UNKNOWN = "not measured"
+SETTINGS = (
+    *("lr", "betas", "weight_decay", "grad_norm", "epochs", "minibatches", "temperature"),
+    *("max_tokens", "room", "options", "credit", "loss", "kl", "task_options"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a card is about: `team`, or one policy's `model` or `adapter`."""
+
+    kind: str
+    policies: Sequence[str]
+    bases: Mapping[str, str]
+    """Policy -> hub name, shipped model or folder that it started from."""
+    hub: Sequence[str]
+    """Those of them that are names on the hub."""
+    dtype: Mapping[str, str]
+    """Policy -> precision of its whole model, where it was written."""
+    adapters: Sequence[str] = ()
+    """The policies that are adapters."""
+
+
+# --- what the folder says
+
+
+@dataclass
+class Facts:
+    """The facts; None and emptiness are what the folder does not know."""
+
+    name: str
+    step: int
+    config: Config
+    tokens: int = 0
+    """Generated up to this step, measurements not counted."""
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+    validation: Interval | None = None
+    """At this step."""
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """`before`, and `after` where it is of this step."""
+    overlap: dict[str, Any] | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    """What the last process on the run ran on."""
+
+    def agents(self, policy: str) -> list[str]:
+        """Who speaks with these weights."""
+        return [name for plan in self.plans() if plan.name == policy for name in plan.agents]
+
+    def plans(self) -> Sequence[PolicyPlan]:
+        """Its policies."""
+        return policies_of(self.config)
+
+    def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
+        """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
+        return accuracy([Answer(**record) for record in self._answers_of(when, agents)])
+
+    def gain(self, agents: Sequence[str] = ()) -> Interval | None:
+        """After minus before, paired by question."""
+        before = self._answers_of("before", agents)
+        after = self._answers_of("after", agents)
+        return paired_gain(before, after) if before and after else None
+
+    def _answers_of(self, when: str, agents: Sequence[str]) -> list[dict[str, Any]]:
+        """The answers of these agents, of all where none is named."""
+        answers = self.answers.get(when, [])
+        return [answer for answer in answers if not agents or answer["agent"] in agents]
+
+
+def facts_of(run: Run, step: int) -> Facts:
+    """Of this run after `step` steps."""
+    facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
+    facts.overlap = run.read_eval("overlap")
+    for metrics in run.metrics():
+        if metrics["step"] >= step:
+            break
+        facts.tokens = metrics["tokens"]
+        facts.seconds += metrics["seconds"]
+        facts.peak_bytes = max(facts.peak_bytes or 0, metrics.get("peak_bytes") or 0) or None
+        validation = metrics.get("validation") if metrics["step"] == step - 1 else None
+        facts.validation = Interval(**validation) if validation else None
+    for name in ("before", "after"):
+        record = run.read_eval(name)
+        if record and (name == "before" or record["step"] == step):
+            facts.answers[name] = record["answers"]
+    record = files.read_object(run.path / "processes.json") or {}
+    if record.get("processes"):
+        facts.process = record["processes"][-1]
+    return facts
+
+
+def shown(base: str) -> str:
+    """A base without the folders of the machine that it was used on."""
+    kind = source_of(base).kind
+    if kind == "seed":
+        return f"`{base}`, a small model that is shipped with comas"
+    if kind == "hub" or is_packaged(base):
+        return f"`{base}`"
+    return f"`{Path(base).name}`, a {'file' if kind == 'gguf' else 'folder'}"
+
+
+# --- how it is told
+
+
+def card(facts: Facts, part: Part) -> str:
+    """The card as Markdown: `card.jinja` with these facts."""
+    config = facts.config
+    agents = [agent for policy in part.policies for agent in facts.agents(policy)]
+    answers = facts.answers.get("after") or facts.answers.get("before") or []
+    values = config.model_dump(mode="json", include=set(SETTINGS))
+    settings = without_none({key: values[key] for key in SETTINGS if values[key] != {}})
+    base = part.bases[part.policies[0]]
+
+    def process(*keys: str) -> str:
+        known = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
+        return ", ".join(known) or UNKNOWN
+
+    environment = Environment(
+        loader=PackageLoader("comas.export", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "name": lambda path: Path(path).name,
+        "shown": shown,
+        "known": lambda found: UNKNOWN if found is None else str(found),
+    }
+    return environment.get_template("card.jinja").render(
+        facts=facts,
+        part=part,
+        front=_front(facts, part),
+        agents=agents,
+        own=[(agent, [agent]) for agent in agents],
+        base={
+            "kind": source_of(base).kind,
+            "packaged": is_packaged(base),
+            "name": json.dumps(
+                Path(base).name if Path(base).is_absolute() else base, ensure_ascii=False
+            ),
+        },
+        asked=len({answer["question"] for answer in answers}),
+        started=dict.fromkeys(shown(part.bases[policy]) for policy in part.policies),
+        process=process,
+        settings=tomli_w.dumps(settings),
+        unknown=UNKNOWN,
+    )
+
+
+def _front(facts: Facts, part: Part) -> str:
+    """What the hub reads, as YAML."""
+    from huggingface_hub import ModelCardData
+
+    of_adapter = part.kind == "adapter"
+    method = facts.config.method.rpartition("/")[2].removesuffix(".py")
+    tags = ["comas", "multi-agent", "reinforcement-learning", method]
+    if of_adapter or (part.kind == "team" and part.adapters):
+        tags.append("lora")
+    data = ModelCardData(
+        library_name="peft" if of_adapter else "transformers",
+        pipeline_tag="text-generation",
+        base_model=(part.hub[0] if len(part.hub) == 1 else list(part.hub)) or None,
+        tags=list(dict.fromkeys(tags)),
+    )
+    if part.hub:
+        data["base_model_relation"] = "adapter" if of_adapter else "finetune"
+    return data.to_yaml()

@@ -136,12 +136,16 @@ class _SignalsElsewhere(uvicorn.Server):
 class Endpoint:
     """The routes, and the server that has them."""
 
-    def __init__(self, players: Players, host: str = "127.0.0.1", key: str = "") -> None:
-        """`host` is the name by which this machine is asked, where there is no key."""
+    def __init__(
+        self, players: Players, host: str = "127.0.0.1", key: str = "", seconds: float = 600.0
+    ) -> None:
+        """`host` is the name by which this machine is asked, where there is no key; `seconds` are
+        for a request, from its headers to the last byte of the answer.
+        """
         self._players = players
         self._key = key
         self._name = f"[{host}]" if ":" in host else host
-        self._limits = players.limits
+        self._seconds = seconds
         self._lost: HostLost | None = None
         self.open = 0
         """Discussions that are played, or wait for that."""
@@ -215,7 +219,7 @@ class Endpoint:
 
     async def _chat(self, asked: Asked) -> Response:
         self._check(asked)
-        deadline = asyncio.get_running_loop().time() + self._limits.seconds
+        deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
                 request = read_request(await _body_of(asked), self._players)
@@ -279,13 +283,13 @@ class Endpoint:
 
     def _check_places(self, request: Request) -> None:
         """A Refusal with 429 where so many discussions are too many even to wait."""
-        if self.open + request.choices > self._limits.at_once * (1 + QUEUE):
+        if self.open + request.choices > self._players.at_once * (1 + QUEUE):
             busy = f"{self.open} discussions are going on or wait: ask again in a second"
             raise Refusal(429, busy, code="rate_limit_exceeded")
 
     def _refusal(self, error: Exception) -> Refusal:
         if isinstance(error, TimeoutError):
-            seconds = f"{self._limits.seconds:g} s"
+            seconds = f"{self._seconds:g} s"
             error = TimeoutError(f"no answer within {seconds}, as a request may take (--seconds)")
         if isinstance(error, HostLost):  # without which nobody can be answered
             self._lost = error

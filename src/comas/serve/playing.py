@@ -31,16 +31,6 @@ FIRST = "single"
 """Stands first in the list: several clients take the first."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of requests."""
-
-    at_once: int = 64
-    """Discussions that are played side by side; a request with `n` takes so many."""
-    seconds: float = 600.0
-    """For a request, from its headers to the last byte of the answer."""
-
-
 class TooLong(UserMistake):
     """A question that leaves no room for a reply."""
 
@@ -58,28 +48,33 @@ class Model:
 
 
 def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Model]:
-    """Name -> model, of these setups, or of all shipped ones that the team can play.
+    """Name -> model, of these setups, or of all shipped ones that the team can play and its own
+    game.
 
     Where agents of different policies answer alone, each is a model as well: `single/a0`. Raises
     UserMistake where a setup that is named cannot be played, or where answers to the task cannot be
     read from texts alone.
     """
     _check_task(team.task)
-    chosen = _playable(team) if setups is None else [_checked(team, name) for name in setups]
-    games = [way.method for way in chosen]
-    check_roles(team.config, [team.method, *games], team.task)
-    models: list[Model] = []
+    if setups is None:
+        shipped = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
+        chosen = [way for name in (*shipped, "game") if (way := _playable(team, name))]
+    else:
+        chosen = [_checked(team, name) for name in setups]
+    check_roles(team.config, [team.method, *(way.method for way in chosen)], team.task)
+    models: dict[str, Model] = {}
     for way in chosen:
         players = ways.players(team, way)
-        models.append(Model(way.name, way, players, ways.described(team, way)))
+        models[way.name] = Model(way.name, way, players, ways.described(team, way))
         if len(players) > 1:
             for who, members in players.items():
-                models.append(Model(f"{way.name}/{who}", way, {who: members}, "1 agent"))
+                name = f"{way.name}/{who}"
+                models[name] = Model(name, way, {who: members}, "1 agent")
     if not models:
         raise UserMistake(
             f"no setup can be played on task {team.task.name} by this team: name one with --setups"
         )
-    return {model.name: model for model in models}
+    return models
 
 
 def _check_task(task: Task) -> None:
@@ -101,24 +96,17 @@ def _check_task(task: Task) -> None:
         ) from error
 
 
-def _playable(team: Team) -> list[Way]:
-    """The shipped setups that fit the team and its task, and the team's own game."""
-    names = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
-    found: list[Way] = []
-    for name in [*names, "game"]:
-        try:
-            way = _checked(team, name)
-            if name == "game" or rehearse_with(
-                way.method,
-                team.task,
-                team.members,
-                Question(id="rehearsal", prompt="?"),
-                way.options,
-            ):
-                found.append(way)
-        except UserMistake:
-            continue
-    return found
+def _playable(team: Team, name: str) -> Way | None:
+    """A shipped setup or the team's own game, where it fits the team and its task."""
+    question = Question(id="rehearsal", prompt="?")
+    try:
+        way = _checked(team, name)
+        if name == "game":
+            return way
+        found = rehearse_with(way.method, team.task, team.members, question, way.options)
+    except UserMistake:
+        return None
+    return way if found else None
 
 
 def _checked(team: Team, name: str) -> Way:
@@ -181,15 +169,17 @@ class Players:
         task: Task,
         asking: Asking,
         seed: int,
-        limits: Limits | None = None,
+        at_once: int = 64,
     ) -> None:
-        """`asking` is how the team is asked, as far as a request does not say; `seed` the run's."""
+        """`asking` is how the team is asked, as far as a request does not say; `seed` the run's;
+        `at_once` are discussions that are played side by side: a request with `n` takes so many.
+        """
         self.models = models
         self.task = task
         self.asking = asking
-        self.limits = limits or Limits()
+        self.at_once = at_once
         self._seed = seed
-        self._places = asyncio.Semaphore(self.limits.at_once)
+        self._places = asyncio.Semaphore(at_once)
 
     async def play(self, request: Request) -> tuple[list[Answer], Usage]:
         """Play what is wanted: its answers, in the order of the choices, and what they cost.

@@ -18,7 +18,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ from comas.game.prompts import defuse
 from comas.hosts.endpoint import BudgetSpent
 from comas.serve.playing import Answer, Players, Request, TooLong, Usage
 from comas.storage.records import plain
-from comas.types import HostFailure, HostLost, Turn, UserMistake
+from comas.types import HostFailure, HostLost, UserMistake
 
 NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
 """Values with which a parameter that nobody here can honour asks for nothing."""
@@ -221,8 +221,9 @@ def read_request(data: bytes, players: Players) -> Request:
     body = _validated(data)
     model = players.models.get(body.model)
     if model is None:
-        raise _no_model(body.model, players.models)
-    most = players.limits.at_once
+        known = f"there is no model {body.model[:100]!r}: there are {', '.join(players.models)}"
+        raise Refusal(404, known, param="model", code="model_not_found")
+    most = players.at_once
     if body.n > most:
         many = f"{body.n} answers are wanted, and {most} are the most"
         raise Refusal(400, f"{many} that are played at once (--at-once)", param="n")
@@ -248,11 +249,6 @@ def read_request(data: bytes, players: Players) -> Request:
         body.stream_options is not None and bool(body.stream_options.include_usage),
         body.discussion,
     )
-
-
-def _no_model(name: str, models: Collection[str]) -> Refusal:
-    known = f"there is no model {name[:100]!r}: there are {', '.join(models)}"
-    return Refusal(404, known, param="model", code="model_not_found")
 
 
 def _validated(data: bytes) -> _Body:
@@ -323,7 +319,9 @@ class Wording:
             "answered": answer.answered,
         }
         if self.request.discussion:
-            ending["discussion"] = [_turn_record(turn) for turn in answer.turns]
+            ending["discussion"] = [
+                {name: getattr(turn, name) for name in TURN} for turn in answer.turns
+            ]
         return ending
 
     def _event(self, index: int, delta: Mapping[str, str], **facts: Any) -> str:
@@ -342,10 +340,6 @@ def event(record: dict[str, Any]) -> str:
 def as_json(record: Any) -> str:
     """JSON, of facts that a game noted what comes nearest; half a character is no text."""
     return json.dumps(record, ensure_ascii=True, default=plain)
-
-
-def _turn_record(turn: Turn) -> dict[str, Any]:
-    return {name: getattr(turn, name) for name in TURN}
 
 
 def usage_record(usage: Usage) -> dict[str, int]:

@@ -100,8 +100,17 @@ class Cell:
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
-            if isinstance(self.value(name), str):
-                left.append(self._evaluating(name, measure))
+            if isinstance(self.value(name), float):
+                continue
+            out = self.evaluation(name)
+            if (out / PLAN).is_file():
+                left.append(Stage(name, ("resume", str(out)), out))
+                continue
+            words = ["eval", str(self.run), "--setups", str(measure.setup)]
+            words += ["--limit", str(measure.games), "--seed", str(self.seed), "--out", str(out)]
+            words += [] if measure.task is None else ["--tasks", measure.task]
+            words += [] if measure.data is None else ["--data", measure.data]
+            left.append(Stage(name, tuple(words), out))
         return left
 
     def _has_begun(self) -> bool:
@@ -131,28 +140,11 @@ class Cell:
             return f"{measure}: nothing could be judged"
         return float(cell["accuracy"])
 
-    def _evaluating(self, name: str, measure: Measure) -> Stage:
-        out = self.evaluation(name)
-        if (out / PLAN).is_file():
-            return Stage(name, ("resume", str(out)), out)
-        arguments = ["eval", str(self.run), "--setups", str(measure.setup)]
-        arguments += ["--limit", str(measure.games), "--seed", str(self.seed), "--out", str(out)]
-        if measure.task is not None:
-            arguments += ["--tasks", measure.task]
-        if measure.data is not None:
-            arguments += ["--data", measure.data]
-        return Stage(name, tuple(arguments), out)
-
-    def write_config(self) -> None:
-        """Write the config of the run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        config = self.setting.config(self.seed, self.run)
-        files.replace(self.folder / "cell.toml", tomli_w.dumps(without_none(config)))
-
-    def write_failure(self, stage: str, reason: str) -> None:
-        """Note why a try failed."""
+    def fail(self, stage: str, reason: str) -> str:
+        """Note why a try failed, and return it in words."""
         record = {"stage": stage, "reason": reason}
         files.replace(self.folder / "failed.json", files.as_json(record))
+        return f"{stage}: {reason}"
 
 
 def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[Cell]:
@@ -243,7 +235,7 @@ async def run_cells(
                 failure = await _commands(cell, place)
             except (OSError, UserMistake) as error:
                 failure = _line(str(error))
-                cell.write_failure("train", failure)
+                cell.fail("train", failure)
             tell(Ended(cell, time.monotonic() - began, failure))
 
     tasks: list[asyncio.Task[None]] = []
@@ -265,7 +257,9 @@ async def run_cells(
 async def _commands(cell: Cell, place: Place) -> str:
     """Run all commands that a cell has left; returns the reason where one failed."""
     if not cell.trained:
-        cell.write_config()
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        config = {**cell.setting.keys, "seed": cell.seed, "out": str(cell.run)}
+        files.replace(cell.folder / "cell.toml", tomli_w.dumps(without_none(config)))
     (cell.folder / "failed.json").unlink(missing_ok=True)
     threads = cell.setting.resolved.config.threads
     for stage in cell.stages():
@@ -274,14 +268,11 @@ async def _commands(cell: Cell, place: Place) -> str:
         code = await place(stage.arguments, cell.log, threads)
         # a run that an alarm has ended is measured and done
         if code not in (0, ALARMED):
-            reason = _reason(cell, size, code)
-            cell.write_failure(stage.name, reason)
-            return f"{stage.name}: {reason}"
+            return cell.fail(stage.name, _reason(cell, size, code))
         if stage.name == "train":
             files.replace(cell.folder / "trained.json", json.dumps({"run": cell.run.name}))
         elif isinstance(reason := cell.value(stage.name), str):
-            cell.write_failure(stage.name, reason)
-            return f"{stage.name}: {reason}"
+            return cell.fail(stage.name, reason)
     return ""
 
 
@@ -393,13 +384,19 @@ def _row(study: StudyFile, cell: Cell) -> Row:
         if curve and "before" in values:
             curve = [(0.0, values["before"]), *curve]
         curves: dict[str, Curve] = {}
-        for path in {measure.metric for measure in study.measures.values() if measure.metric}:
+        for name, measure in study.measures.items():
+            if (path := measure.metric) is None:
+                continue
             figures = [(step["tokens"], figure_at(step, path)) for step in steps]
             if known := [(tokens, figure) for tokens, figure in figures if figure is not None]:
                 curves[path] = known
+            chosen = (
+                figures[: measure.first] if measure.first else figures[-(measure.last or LAST) :]
+            )
+            if taken := [figure for _, figure in chosen if figure is not None]:
+                values[name] = math.fsum(taken) / len(taken)
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
-    values |= _figures(study, steps)
     missing: list[str] = []
     for name in cell.evaluations:
         value = cell.value(name)
@@ -441,20 +438,6 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
 def has_figure(steps: Iterable[Mapping[str, Any]], path: str) -> bool:
     """Whether there is anything at a dotted path in any step, a null included."""
     return any(_found(step, path) for step in steps)
-
-
-def _figures(study: StudyFile, steps: Steps) -> dict[str, float]:
-    """Means of figures over the first or the last steps that have them."""
-    values: dict[str, float] = {}
-    for name, measure in study.measures.items():
-        if measure.metric is None:
-            continue
-        chosen = steps[: measure.first] if measure.first else steps[-(measure.last or LAST) :]
-        figures = [figure_at(step, measure.metric) for step in chosen]
-        known = [figure for figure in figures if figure is not None]
-        if known:
-            values[name] = math.fsum(known) / len(known)
-    return values
 
 
 def figure_at(step: Mapping[str, Any], path: str) -> float | None:

@@ -238,10 +238,6 @@ class Setting:
     resolved: Resolved
     """With the first seed."""
 
-    def config(self, seed: int, out: Path) -> dict[str, Any]:
-        """The config file of one run."""
-        return {**self.keys, "seed": seed, "out": str(out)}
-
     @cached_property
     def essence(self) -> dict[str, Any]:
         """What it is, whatever the seed: plain values."""

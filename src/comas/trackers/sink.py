@@ -1,11 +1,11 @@
-"""What a tracker is: a file with `open(run) -> Sink`, and the hook that feeds it: the steps that it
-lacks when a run begins or goes on, then each step as it is written, alarms, and the accuracies
-before and after.
+"""Trackers: the libraries that take figures, a class each, and the hook that feeds one: the steps
+that it lacks when a run begins or goes on, then each step as it is written, alarms, and the
+accuracies before and after.
 
-`wandb` is `comas.trackers.wandb`, `./mine.py` that file. The newest step that was sent is noted in
+A tracker of one's own is a file with `open(run) -> Sink`. The newest step that was sent is noted in
 `track/<tracker>.json` of the run: what `comas resume` drops and plays again is not sent again.
 Figures are called by their path in metrics.jsonl. Leaves out: texts, numbers that are null or not
-finite, and how libraries take figures (a file each).
+finite, artifacts, and what libraries could record of the machine and of the console.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import contextlib
 import io
 import itertools
 import json
+import os
+import re
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,3 +191,166 @@ def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _numbers(rest, (*path, *names))
     elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
         yield path, float(value)
+
+
+# --- libraries
+
+
+class TensorBoard(Sink):
+    """Event files in the run's own folder; `tensorboard --logdir runs` finds them. Each process
+    writes one of its own, and purges what was not noted as sent.
+    """
+
+    def __init__(self, run: Tracked) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(run.folder), purge_step=run.sent + 1)
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        for name, figure in figures.items():
+            self.writer.add_scalar(name, figure, number)
+        self.writer.flush()
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.writer.add_text(f"alarm/{kind}", text, number)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Trackio(Sink):
+    """A file of SQLite in its own folder (TRACKIO_DIR), or the Space or server that its environment
+    variables name; the run is that of this name and id in the project of TRACKIO_PROJECT.
+    """
+
+    def __init__(self, run: Tracked) -> None:
+        import trackio
+
+        self.run = trackio.init(
+            os.environ.get("TRACKIO_PROJECT", PROJECT),
+            f"{run.name}-{run.id[:8]}",
+            config=dict(run.config),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        self.run.log(dict(figures), step=number)
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.run.alert(kind, text, step=number)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class Wandb(Sink):
+    """Weights & Biases: the project of WANDB_PROJECT, with the key in WANDB_API_KEY; with
+    WANDB_MODE=offline, files in the run's own folder for `wandb sync`.
+    """
+
+    FLUSH = 0.5
+    """Seconds after which W&B has written what was logged: so much is lost to it where the process
+    is killed and it is offline.
+    """
+
+    def __init__(self, run: Tracked) -> None:
+        import wandb
+
+        # nothing is told of the machine, whose it is, where things lie on it and what is installed
+        settings = wandb.Settings(
+            console="off",
+            quiet=True,
+            x_disable_stats=True,
+            x_transaction_log_flush_interval=self.FLUSH,
+            disable_git=True,
+            host="",
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=run.id,
+            name=run.name,
+            config=dict(run.config),
+            dir=run.folder,
+            resume="allow",
+            settings=settings,
+        )
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        self.run.log(dict(figures), step=number, commit=True)
+
+    def measured(self, number: int, figures: Mapping[str, float]) -> None:
+        self.run.summary.update(dict(figures))  # W&B takes nothing more of a step that is past
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        self.run.alert(kind, f"step {number}: {text}", level="WARN")
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class MLflow(Sink):
+    """Where MLFLOW_TRACKING_URI says, otherwise its own file mlflow.db in the current folder, in
+    the experiment of MLFLOW_EXPERIMENT_NAME; the run is found again by a tag.
+    """
+
+    TAG = "comas.id"
+    ENTRIES = 100
+    """That MLflow takes at once, of parameters; of metrics ten times as many."""
+    VALUE = 500
+    """Characters of a parameter that every store takes."""
+
+    def __init__(self, run: Tracked) -> None:
+        import mlflow
+        from mlflow.entities import Param
+
+        experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+        self.client = mlflow.MlflowClient()
+        place = experiment.experiment_id
+        known = self.client.search_runs([place], f"tags.`{self.TAG}` = '{run.id}'")
+        stored = known[0] if known else None
+        if stored is None:
+            stored = self.client.create_run(place, tags={self.TAG: run.id}, run_name=run.name)
+            entries = run.config.items()
+            params = [Param(_allowed(key), str(value)[: self.VALUE]) for key, value in entries]
+            for start in range(0, len(params), self.ENTRIES):
+                part = params[start : start + self.ENTRIES]
+                self.client.log_batch(stored.info.run_id, params=part)
+        self.run_id = stored.info.run_id
+        self.client.update_run(self.run_id, status="RUNNING")
+
+    def step(self, number: int, figures: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [Metric(_allowed(name), x, now, number) for name, x in figures.items()]
+        for start in range(0, len(metrics), 10 * self.ENTRIES):
+            part = metrics[start : start + 10 * self.ENTRIES]
+            self.client.log_batch(self.run_id, metrics=part)
+
+    def alarm(self, number: int, kind: str, text: str) -> None:
+        told = f"step {number}: {text}"[: self.VALUE]
+        self.client.set_tag(self.run_id, _allowed(f"alarm.{kind}"), told)
+
+    def close(self) -> None:
+        self.client.set_terminated(self.run_id)
+
+
+def _allowed(name: str) -> str:
+    """A name without what MLflow does not allow in it, such as the @ of pass@1."""
+    return re.sub(r"[^\w.\-/ ]", "_", name)
+
+
+SHIPPED: Mapping[str, Callable[[Tracked], Sink]] = {
+    "mlflow": MLflow,
+    "tensorboard": TensorBoard,
+    "trackio": Trackio,
+    "wandb": Wandb,
+}
+"""Name of a tracker, of its package and of the extra that brings it -> what opens it."""

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.evaluation import fingerprints
-from comas.evaluation.questions import overlap
+from comas.evaluation.questions import overlap, run_digests
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
@@ -103,8 +102,7 @@ class Session:
         if changed:
             facts["changed"] = changed
         facts |= process_facts(self.team.hosts)
-        facts |= fingerprints.of_plugins(self.config)
-        facts |= fingerprints.of_run(self.asked, self.team.sources)
+        facts |= run_digests(self.config, self.asked, self.team.sources)
         for change in run.write_process(facts):
             self.hooks.note(
                 f"since the last process on this run: {change} (bit-equal results need the same)"

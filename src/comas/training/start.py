@@ -25,7 +25,7 @@ from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
 from comas.team.build import assemble, check_instances, seated
-from comas.trackers.sink import Tracker
+from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result
@@ -95,7 +95,8 @@ def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
     check_trackers(names)
     trackers: list[Hook] = []
     for name in dict.fromkeys(names):
-        tracker = Tracker(name, load_builder("trackers", name, "track").open)
+        opened = SHIPPED.get(name) or load_builder("trackers", name, "track").open
+        tracker = Tracker(name, opened)
         tracker.tell = hooks.note
         trackers.append(tracker)
     # first: what they tell at the end is told while the others still listen

@@ -96,7 +96,7 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
     if record["error"] is not None:
         yield "failed"
     turns = {turn["id"]: turn for turn in record["turns"]}
-    pays = _any_pay(record)
+    pays = any(turn["reward"] is not None for turn in record["turns"])  # in an evaluation nobody
     for turn in record["turns"]:
         info = turn["info"]
         worth = info.get("raw", turn["reward"]) or 0.0
@@ -109,24 +109,9 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
             yield "paid-but-wrong"
         if right is True and worth < PAID and pays:
             yield "right-but-unpaid"
-        if _misjudges(turn, turns):
+        work = _work(turn, turns) if info.get("accepts") is not None else None
+        if work is not None and work["info"]["right"] is not info["accepts"]:
             yield "misjudged"
-
-
-def _misjudges(turn: Mapping[str, Any], turns: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a turn accepts wrong work or rejects right work."""
-    accepts = turn["info"].get("accepts")
-    if accepts is None:
-        return False
-    work = _work(turn, turns)
-    if work is None:
-        return False
-    return work["info"]["right"] is not accepts
-
-
-def _any_pay(record: Mapping[str, Any]) -> bool:
-    """Whether anybody was paid; in an evaluation nobody is."""
-    return any(turn["reward"] is not None for turn in record["turns"])
 
 
 def _work(

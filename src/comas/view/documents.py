@@ -181,8 +181,8 @@ class RunDocuments:
             case ["step", int(number), "all"]:
                 records = self._episodes(number).records()
                 return list(map(discussion.shown, records))
-            case ["step", int(number), int(place)]:
-                return self._discussion(number, place)
+            case ["step", int(number), int(place)] if place < len(self._episodes(number)):
+                return discussion.shown(self._episodes(number).record(place))
             case ["settled", int(number)] if self._settle is not None:
                 return dict(self._settle(number))
             case ["eval", str(stage)] if stage in self._measured():
@@ -250,12 +250,6 @@ class RunDocuments:
         records = itertools.islice(self._episodes(step).records(), count)
         return [discussion.row(record, number) for number, record in enumerate(records)]
 
-    def _discussion(self, step: int, place: int) -> dict[str, Any]:
-        try:
-            return discussion.shown(self._episodes(step).record(place))
-        except IndexError:
-            raise KeyError(f"step/{step}/{place}") from None
-
 
 def _watched(record: Mapping[str, Any], key: str) -> dict[str, dict[str, float]]:
     """Monitor -> hypothesis -> a figure of a step's line, where it has that."""
@@ -288,44 +282,31 @@ class EvaluationDocuments:
         match _parts(name):
             case ["run"]:
                 return self._facts()
-            case ["games", int(number)]:
-                games = self._games(number)
-                return [discussion.row(game, place) for place, game in enumerate(games)]
-            case ["games", int(number), "all"]:
-                games = self._games(number)
-                return list(map(discussion.shown, games))
-            case ["games", int(number), int(place)]:
-                return self._game(number, place)
+            case ["games", int(number), *rest] if number < len(self._logs):
+                log = self._logs[number]
+                places = self._places(number, len(log), log.restarts)
+                games = map(log.record, places)
+                match rest:
+                    case []:
+                        return [discussion.row(game, place) for place, game in enumerate(games)]
+                    case ["all"]:
+                        return list(map(discussion.shown, games))
+                    case [int(place)] if place < len(places):
+                        return discussion.shown(log.record(places[place]))
+                    case _:
+                        pass
         raise KeyError(name)
 
     def logs(self) -> int:
         """How many files of answers there are."""
         return len(self._logs)
 
-    def _log(self, number: int) -> JsonLines:
-        if number >= len(self._logs):
-            raise KeyError(f"games/{number}")
-        return self._logs[number]
-
-    def _game(self, number: int, place: int) -> dict[str, Any]:
-        log = self._log(number)
-        places = self._places(number, len(log), log.restarts)
-        if place >= len(places):
-            raise KeyError(f"games/{number}/{place}")
-        record = log.record(places[place])
-        return discussion.shown(record)
-
-    def _games(self, number: int) -> Iterator[dict[str, Any]]:
-        log = self._log(number)
-        for place in self._places(number, len(log), log.restarts):
-            yield log.record(place)
-
     def _places_of(self, number: int, lines: int, restarts: int) -> list[int]:
         """Of a file with so many lines, those that hold a game; of a game that was played again,
         the last one.
         """
         places: dict[str, int] = {}
-        for place, record in enumerate(self._log(number).records()):
+        for place, record in enumerate(self._logs[number].records()):
             if "id" in record and place < lines:
                 places[record["id"]] = place
         return list(places.values())
