@@ -8,6 +8,7 @@ room for (`estimate`), loading and building (`team.build`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,6 @@ from comas.models.sources import (
     recorded_base,
     source_of,
 )
-from comas.storage import files
 from comas.storage.run import Run
 from comas.types import Method, Task, UserMistake
 
@@ -617,7 +617,11 @@ def _positions(source: Source) -> int | None:
     described = folder / "config.json"
     if source.kind not in ("seed", "folder", "gguf") or not described.is_file():
         return None
-    positions = (files.read_object(described) or {}).get("max_position_embeddings")
+    try:
+        said: Any = json.loads(described.read_text(encoding="utf-8-sig"))
+    except ValueError:
+        return None  # loading it says what is wrong
+    positions = said.get("max_position_embeddings") if isinstance(said, dict) else None
     return positions if isinstance(positions, int) else None
 
 
