@@ -3,7 +3,7 @@ cards, and a `team.toml`.
 
 Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
 whole. Leaves out: what cards say (`export.card`), how adapters are merged
-(`learners.lora.merging`).
+(`learners.lora.peft_folder`).
 """
 
 from __future__ import annotations

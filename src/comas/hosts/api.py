@@ -2,8 +2,8 @@
 
 It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in
 a thread and an event loop of their own, so that connections outlast the loops that ask. Leaves out:
-learning, token ids, the size of the server's context; single requests (`hosts.endpoint.server`),
-what they cost (`hosts.endpoint.ledger`).
+learning, token ids, the size of the server's context; single requests and what they cost
+(`hosts.endpoint`).
 """
 
 from __future__ import annotations

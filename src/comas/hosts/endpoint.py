@@ -1,23 +1,9 @@
-"""What an endpoint that speaks OpenAI's chat protocol answers: text, thoughts, usage, and what is
-wrong with it.
-
-Leaves out: asking (`hosts.api`), adding up (`hosts.endpoint.ledger`), streams.
-
-
-What one host behind an API has cost: as its server told, and at most where it did not; and
-whether its budget allows more.
-
-Leaves out: reading what servers tell (`hosts.endpoint.completion`), keeping it in a folder
-(`team.spending`).
-
-
-One endpoint: its address and key, the client with the proxies and certificates of the
-environment, and one request: what is sent, what its answer means, and what it has cost.
+"""One endpoint that speaks OpenAI's chat protocol: its address and key, the client with the proxies
+and certificates of the environment, and one request: what is sent, what its answer says, what is
+wrong with it, and what it has cost.
 
 What cannot work is a mistake in one line before any request. Leaves out: when to ask, and again
-(`hosts.api`), what a good answer says (`hosts.endpoint.completion`).
-
-
+(`hosts.api`), keeping what was spent in a folder (`team.spending`), streams.
 """
 
 from __future__ import annotations

