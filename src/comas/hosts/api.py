@@ -13,7 +13,6 @@ import itertools
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -87,18 +86,12 @@ class ApiHost:
         self.seconds = {"sampling": 0.0, "learning": 0.0}
         """Seconds in which at least one request was open."""
         self.ledger = Ledger(name, config, work)
+        self.spent = self.ledger.spent
+        self.events = self.ledger.events
         self.server = Server(name, config, sorted(set(models.values())), self.ledger)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = 0
         self._since = 0.0
-
-    @property
-    def spent(self) -> Counter[str]:
-        return self.ledger.spent
-
-    @property
-    def events(self) -> Counter[str]:
-        return self.ledger.events
 
     def open(self) -> None:
         """Find key and library, check address and proxies, start the thread; the first ask does it

@@ -322,7 +322,7 @@ class Ledger:
         """Add a request of which nobody told what it has cost, with what it can
         have cost at most.
         """
-        self.unsettled += Counter(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
+        self.unsettled.update(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
 
     def money(self, counted: Mapping[str, int] | None = None) -> float | None:
         """What the counted tokens have cost; None without a price."""
@@ -404,12 +404,15 @@ class Ledger:
 
     def restore(self, account: Mapping[str, Any]) -> None:
         """The inverse of `account`."""
-        self.spent = Counter(account["spent"])
-        self.events = Counter(account["events"])
         counted = ("requests", "prompt_tokens", "tokens")
-        self.unsettled = Counter(
-            {k: n for k, n in account.get("unsettled", {}).items() if k in counted}
-        )
+        unsettled = account.get("unsettled", {}).items()
+        for counter, kept in (
+            (self.spent, account["spent"]),
+            (self.events, account["events"]),
+            (self.unsettled, {key: count for key, count in unsettled if key in counted}),
+        ):
+            counter.clear()
+            counter.update(kept)
 
 
 PATH = "/chat/completions"
