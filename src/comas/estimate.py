@@ -219,9 +219,10 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
             shapes.append(shape_of(model, folder))
         except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
             return f"{type(error).__name__} in {folder}"
-    gpu = device_of(host) != "cpu"
-    half = _is_half(host)
-    number = 2 if half else 4
+    place, dtype = place_of(host.device, host.dtype)
+    gpu = place.type != "cpu"
+    number = dtype.itemsize
+    half = number == 2
     largest = max(shapes, key=lambda shape: shape.parameters)
     learning = [shape for shape, plan in zip(shapes, plans, strict=True) if learn and plan.learns]
     # an engine has packed weights on a CPU, and vLLM its own
@@ -266,11 +267,6 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
 def device_of(host: HostConfig) -> str:
     """The device that a host is going to use."""
     return str(place_of(host.device, host.dtype)[0])
-
-
-def _is_half(host: HostConfig) -> bool:
-    """Whether a host's passes are in bfloat16."""
-    return place_of(host.device, host.dtype)[1].itemsize == 2
 
 
 def _with_weights(resolved: Resolved) -> dict[str, HostConfig]:

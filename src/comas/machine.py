@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,17 @@ ROOT = Path("/")
 """Below it lie `proc` and `sys`."""
 UNLIMITED = 2**60
 """A limit of a control group from which on it is none: version 1 writes a number next to 2**63."""
+VERSION_2 = [
+    (below, limit, "memory.current", "inactive_file")
+    for below in ("", "unified")  # alone, or beside version 1
+    for limit in ("memory.max", "memory.high")
+]
+VERSION_1 = [
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+]
+"""Of control groups: the folder below where they are mounted, the files with a limit and with what
+is used, and the name in memory.stat of what the kernel can drop.
+"""
 LARGE_BLOCK = 2**20
 """Bytes from which on a block of memory goes back to the system when it is freed."""
 MMAP_THRESHOLD = -3
@@ -51,13 +63,9 @@ class Memory:
         return self.total if self.free is None else self.free
 
     def __str__(self) -> str:
-        if self.free is None:
-            return (
-                "memory that is not known"
-                if self.total is None
-                else f"{self.total / 1e9:.1f} GB in all"
-            )
-        return f"{self.free / 1e9:.1f} GB free"
+        if self.free is not None:
+            return f"{self.free / 1e9:.1f} GB free"
+        return f"{self.total / 1e9:.1f} GB in all" if self.total else "memory that is not known"
 
 
 def memory_of(device: str) -> Memory:
@@ -129,62 +137,48 @@ def linux_memory(root: Path) -> Memory:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use, in bytes, of the control groups that this process is in; what the kernel can
-    drop at once is no use.
+    """Limit and use, in bytes, of the control groups that this process is in, and of those above
+    them; what the kernel can drop at once is no use.
+
+    In a container the path may be that of the machine, and only the root is there.
     """
-    try:
-        lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):  # what cannot be read limits nothing that is known
-        return
-    mounted = root / "sys" / "fs" / "cgroup"
-    for line in lines:
-        parts = line.split(":", 2)
-        if len(parts) < 3 or "\0" in line:
+    for line in _lines(root / "proc" / "self" / "cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, colon, place = rest.partition(":")
+        if not colon or "\0" in line or (controllers and "memory" not in controllers.split(",")):
             continue
-        _, controllers, place = parts
-        if not controllers:  # version 2, alone or beside version 1
-            for folder in (*_above(mounted, place), *_above(mounted / "unified", place)):
-                yield from _limit(folder, "memory.max", "memory.current", "inactive_file")
-                yield from _limit(folder, "memory.high", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            for folder in _above(mounted / "memory", place):
-                yield from _limit(
-                    folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-                )
-
-
-def _above(mounted: Path, place: str) -> list[Path]:
-    """A group's folder and those above it; in a container the path may be that of the machine, and
-    only the root is there.
-    """
-    here = mounted / place.strip("/")
-    return [here, *(p for p in here.parents if p == mounted or mounted in p.parents)]
-
-
-def _limit(folder: Path, limit: str, used: str, droppable: str) -> Iterator[tuple[int, int]]:
-    """The pair of one group; none where it has no limit."""
-    try:
-        most = int((folder / limit).read_text(encoding="utf-8"))  # `max` is no number: no limit
-        taken = int((folder / used).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    if most < UNLIMITED:
-        yield most, max(0, taken - _numbers(folder / "memory.stat").get(droppable, 0))
+        for below, limit, used, droppable in VERSION_1 if controllers else VERSION_2:
+            mounted = root / "sys" / "fs" / "cgroup" / below
+            here = mounted / place.strip("/")
+            above = [p for p in here.parents if p == mounted or mounted in p.parents]
+            for folder in (here, *above):
+                try:
+                    most = int((folder / limit).read_text("utf-8"))  # `max`, no number, is no limit
+                    taken = int((folder / used).read_text("utf-8"))
+                except (OSError, ValueError):
+                    continue
+                if most < UNLIMITED:
+                    dropped = _numbers(folder / "memory.stat").get(droppable, 0)
+                    yield most, max(0, taken - dropped)
 
 
 def _numbers(path: Path) -> dict[str, int]:
     """Read a file of the kernel with a name and a number per line, in bytes: `MemTotal: 5 kB`,
-    `inactive_file 300`; other lines are left out, and nothing is in one that cannot be read.
+    `inactive_file 300`; other lines are left out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return {}
     numbers: dict[str, int] = {}
-    for name, number, *unit in (line.split() for line in lines if len(line.split()) > 1):
+    for name, number, *unit in (line.split() for line in _lines(path) if len(line.split()) > 1):
         if number.isdecimal():
             numbers[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
     return numbers
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def _physical() -> int | None:
@@ -298,12 +292,9 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
             elsewhere.append((device, peak))
         else:
             here[device] = peak
-    of_gpus = [
-        peak for device, peak in (*here.items(), *elsewhere) if device.startswith(("cuda", "mps"))
-    ]
-    if of_gpus:
-        return sum(of_gpus)
-    return peak_bytes_of("cpu") + sum(peak for _, peak in elsewhere)
+    peaks = [*here.items(), *elsewhere]
+    of_gpus = [peak for device, peak in peaks if device.startswith(("cuda", "mps"))]
+    return sum(of_gpus) or peak_bytes_of("cpu") + sum(peak for _, peak in elsewhere)
 
 
 def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
@@ -323,21 +314,18 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     known = {name: host.facts() for name, host in hosts.items()}
     devices = sorted(f"{name}: {host.get('device', 'its own')}" for name, host in known.items())
     facts["devices"] = ", ".join(devices)
-    facts["dtypes"] = _per_host(known, "dtype")
-    if engines := _per_host(known, "engine"):
-        facts["engines"] = engines
-    if places := _per_host(known, "where"):
-        facts["where"] = places
-    facts["deterministic"] = _per_host(known, "deterministic")
-    facts["margin_known"] = _per_host(known, "margin_known")
-    return facts
 
+    def told(key: str) -> str:
+        """`left: float32, right: bfloat16` of the hosts that tell it; truths as in JSON."""
+        values = {name: host[key] for name, host in known.items() if key in host}
+        texts = {n: json.dumps(v) if isinstance(v, bool) else v for n, v in values.items()}
+        return ", ".join(f"{name}: {text}" for name, text in texts.items())
 
-def _per_host(facts: Mapping[str, Mapping[str, Any]], key: str) -> str:
-    """`left: float32, right: bfloat16` of the hosts that tell it; truths as in JSON."""
-    values = {name: host[key] for name, host in facts.items() if key in host}
-    written = {name: json.dumps(v) if isinstance(v, bool) else v for name, v in values.items()}
-    return ", ".join(f"{name}: {value}" for name, value in written.items())
+    facts["dtypes"] = told("dtype")
+    for name, key in (("engines", "engine"), ("where", "where")):
+        if text := told(key):
+            facts[name] = text
+    return {**facts, **{key: told(key) for key in ("deterministic", "margin_known")}}
 
 
 def version_of(package: str) -> str | None:
@@ -353,26 +341,19 @@ def _commit() -> str | None:
     installed from a package.
     """
     git = Path(__file__).parents[2] / ".git"
-    try:
-        if git.is_file():  # of a worktree: it names the folder that is meant
-            git = Path(git.read_text(encoding="utf-8").removeprefix("gitdir: ").strip())
-        head = (git / "HEAD").read_text(encoding="utf-8").strip()
-        if not head.startswith("ref: "):
-            return head[:12]
-        name = head.removeprefix("ref: ")
-        if (git / name).is_file():
-            return (git / name).read_text(encoding="utf-8")[:12]
-        packed = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    if not git.exists():  # git itself would look further up, where somebody else's may be
         return None
-    return next((line[:12] for line in packed if line.endswith(f" {name}")), None)
+    command = ["git", f"--git-dir={git}", "rev-parse", "--short=12", "HEAD"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()
 
 
 def _processor() -> str:
     """Its name, as far as it can be learnt."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    known = platform.processor() or platform.machine()
-    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), known)
+    named = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
+    if named:
+        return named[0].split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

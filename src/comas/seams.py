@@ -7,7 +7,7 @@ methods know (`types`), anything that runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -65,26 +65,8 @@ def always() -> bool:
     return True
 
 
-class CausalLM(Protocol):
-    """What engines use of a Hugging Face causal language model; torch is not imported here."""
-
-    config: Any
-    device: Any
-    """A torch device."""
-    dtype: Any
-    """A torch dtype."""
-
-    def __call__(self, **inputs: Any) -> Any: ...
-
-    def parameters(self) -> Iterator[Any]: ...
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
-
-    def modules(self) -> Iterator[Any]: ...
-
-    def state_dict(self) -> Mapping[str, Any]: ...
-
-    def num_parameters(self) -> int: ...
+CausalLM = Any
+"""A Hugging Face causal language model; torch is not imported here."""
 
 
 def cache_keyword(model: CausalLM) -> str:

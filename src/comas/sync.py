@@ -1,5 +1,5 @@
-"""How work is run: coroutines from ordinary code, and the garbage collector kept from what was
-there before.
+"""How work is run: coroutines from ordinary code, waiting for a quiet event loop, seconds of work,
+and the garbage collector kept from what was there before.
 
 Leaves out: what is run.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -74,6 +75,25 @@ def _beside(work: Coroutine[Any, Any, T]) -> T:
             outcome.exception()  # waits for the end
             worker.join()
         raise
+
+
+class Busy:
+    """Counts the seconds in which at least one caller is inside (`with busy`)."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.seconds = 0.0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if not self.inside:
+            self._since = time.perf_counter()
+        self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.inside -= 1
+        if not self.inside:
+            self.seconds += time.perf_counter() - self._since
 
 
 async def quiet(count: Callable[[], int], turns: int = QUIET) -> None:

@@ -64,7 +64,7 @@ def test_an_answer_arrives_with_its_costs(
         "messages": [{"role": "user", "content": "2 + 2?"}],
     }
     assert host.spent == {"requests": 2, "prompt_tokens": 14, "tokens": 6}
-    assert host.seconds["sampling"] > 0
+    assert host.clock()["sampling"] > 0
     assert not host.events
     assert KEY not in repr(host) + repr(vars(host)) + caplog.text
 

@@ -4,7 +4,7 @@ cards, and a `team.toml`.
 Written beside its place and moved there last, sealed with `manifest.json`: a half of it never looks
 whole. Cards are what the hub reads (YAML), and what people do: every number is one of the run's
 folder, and what was not measured is said to be so. Leaves out: how adapters are merged
-(`learners.lora.merging`).
+(`learners.lora.peft_folder`).
 """
 
 from __future__ import annotations

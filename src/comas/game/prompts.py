@@ -2,7 +2,7 @@
 
 Model text is hostile: a solution may contain a score element, a fake role header or an end token.
 What is quoted can be read, but is never mistaken for the game's own marks. Leaves out: special
-*tokens*, which hosts cannot produce from content at all (`hosts.local_host`).
+*tokens*, which hosts cannot produce from content at all (`hosts.local`).
 """
 
 from __future__ import annotations

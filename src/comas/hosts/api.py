@@ -2,8 +2,8 @@
 
 It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in
 a thread and an event loop of their own, so that connections outlast the loops that ask. Leaves out:
-learning, token ids, the size of the server's context; single requests (`hosts.endpoint.server`),
-what they cost (`hosts.endpoint.ledger`).
+learning, token ids, the size of the server's context; single requests and what they cost
+(`hosts.endpoint`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import itertools
 import json
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +34,7 @@ from comas.hosts.endpoint import (
 from comas.hosts.plan import HostPlan
 from comas.hosts.table import ApiTable as Table
 from comas.program import Work
+from comas.sync import Busy
 from comas.types import (
     Account,
     Ask,
@@ -84,21 +83,12 @@ class ApiHost:
         self.config = config
         self.delay = delay
         self.versions = dict.fromkeys(models, 0)
-        self.seconds = {"sampling": 0.0, "learning": 0.0}
-        """Seconds in which at least one request was open."""
+        self.busy = Busy()
         self.ledger = Ledger(name, config, work)
+        self.spent = self.ledger.spent
+        self.events = self.ledger.events
         self.server = Server(name, config, sorted(set(models.values())), self.ledger)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open = 0
-        self._since = 0.0
-
-    @property
-    def spent(self) -> Counter[str]:
-        return self.ledger.spent
-
-    @property
-    def events(self) -> Counter[str]:
-        return self.ledger.events
 
     def open(self) -> None:
         """Find key and library, check address and proxies, start the thread; the first ask does it
@@ -282,7 +272,7 @@ class ApiHost:
         """One try, when there is room."""
         async with self._room:
             self.ledger.check_budget()
-            with self._busy():
+            with self.busy:
                 return await self.server.post(body)
 
     async def _answer(self, body: Mapping[str, Any], seed: int) -> Said:
@@ -291,7 +281,7 @@ class ApiHost:
         """
         seen: set[str] = set()
         async with self._room:
-            with self._busy():
+            with self.busy:
                 for attempt in range(self.config.retries + 1):
                     self.ledger.check_budget()  # a try that came to nothing may have been billed
                     try:
@@ -312,18 +302,6 @@ class ApiHost:
                         seen.add(str(trouble))
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
         raise AssertionError("the last try returns or raises")
-
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        if not self._open:
-            self._since = time.perf_counter()
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            if not self._open:
-                self.seconds["sampling"] += time.perf_counter() - self._since
 
     def _pause(self, seed: int, attempt: int, trouble: Trouble) -> float:
         """Doubled each time, and somewhere between half and all of that, as the request's own seed
@@ -355,7 +333,7 @@ class ApiHost:
 
     def clock(self) -> Mapping[str, float]:
         """Seconds in which at least one request was open."""
-        return dict(self.seconds)
+        return {"sampling": self.busy.seconds, "learning": 0.0}
 
     def facts(self) -> Mapping[str, Any]:
         """There is no device here."""

@@ -1,23 +1,9 @@
-"""What an endpoint that speaks OpenAI's chat protocol answers: text, thoughts, usage, and what is
-wrong with it.
-
-Leaves out: asking (`hosts.api`), adding up (`hosts.endpoint.ledger`), streams.
-
-
-What one host behind an API has cost: as its server told, and at most where it did not; and
-whether its budget allows more.
-
-Leaves out: reading what servers tell (`hosts.endpoint.completion`), keeping it in a folder
-(`team.spending`).
-
-
-One endpoint: its address and key, the client with the proxies and certificates of the
-environment, and one request: what is sent, what its answer means, and what it has cost.
+"""One endpoint that speaks OpenAI's chat protocol: its address and key, the client with the proxies
+and certificates of the environment, and one request: what is sent, what its answer says, what is
+wrong with it, and what it has cost.
 
 What cannot work is a mistake in one line before any request. Leaves out: when to ask, and again
-(`hosts.api`), what a good answer says (`hosts.endpoint.completion`).
-
-
+(`hosts.api`), keeping what was spent in a folder (`team.spending`), streams.
 """
 
 from __future__ import annotations
@@ -336,7 +322,7 @@ class Ledger:
         """Add a request of which nobody told what it has cost, with what it can
         have cost at most.
         """
-        self.unsettled += Counter(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
+        self.unsettled.update(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
 
     def money(self, counted: Mapping[str, int] | None = None) -> float | None:
         """What the counted tokens have cost; None without a price."""
@@ -418,12 +404,15 @@ class Ledger:
 
     def restore(self, account: Mapping[str, Any]) -> None:
         """The inverse of `account`."""
-        self.spent = Counter(account["spent"])
-        self.events = Counter(account["events"])
         counted = ("requests", "prompt_tokens", "tokens")
-        self.unsettled = Counter(
-            {k: n for k, n in account.get("unsettled", {}).items() if k in counted}
-        )
+        unsettled = account.get("unsettled", {}).items()
+        for counter, kept in (
+            (self.spent, account["spent"]),
+            (self.events, account["events"]),
+            (self.unsettled, {key: count for key, count in unsettled if key in counted}),
+        ):
+            counter.clear()
+            counter.update(kept)
 
 
 PATH = "/chat/completions"

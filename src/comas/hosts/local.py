@@ -42,6 +42,7 @@ from comas.seams import (
     WholeModel,
     out_of_memory,
 )
+from comas.sync import Busy
 from comas.types import (
     Account,
     Ask,
@@ -97,7 +98,10 @@ class LocalHost:
         self.lags = dict(lags or {})
         self.learned = 0
         """Learning steps so far: earlier selves follow at multiples."""
-        self.seconds = {"sampling": 0.0, "learning": 0.0}
+        self.busy = Busy()
+        """Seconds in which at least one reply is waited for, and how many are."""
+        self.learning = 0.0
+        """Seconds in which the learner worked."""
         self.halved: dict[str, int] = {}
         """Keys of the config that were halved for want of memory, and what they are now."""
         self.meter = meter or Meter()
@@ -106,8 +110,6 @@ class LocalHost:
         one counts.
         """
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
-        self._asking = 0
-        self._asked_since = 0.0
 
     @property
     def learns(self) -> bool:
@@ -237,13 +239,16 @@ class LocalHost:
         """How the chat template of all policies writes calls of tools."""
         return self.chat.calls
 
+    def _trained(self, otherwise: str) -> Learner:
+        """The learner; UserMistake where there is none."""
+        if self.learner is None:
+            raise UserMistake(f"host {self.name} was loaded without a learner: {otherwise}")
+        return self.learner
+
     def _check_kept(self, ask: Ask) -> None:
         """Refuse to keep a turn where nobody learns."""
-        if ask.keep and self.learner is None:
-            raise UserMistake(
-                f"turn {ask.turn}: host {self.name} was loaded without a learner: nothing is kept"
-                " for learning"
-            )
+        if ask.keep:
+            self._trained(f"nothing is kept for learning of turn {ask.turn}")
 
     def _file(
         self,
@@ -270,7 +275,7 @@ class LocalHost:
         """What the engine answers; where memory is too small for the rows that it decodes at once,
         they are halved, once, and all of them are asked again.
         """
-        with self._sampling(), in_memory(self.name, doing, remedy):
+        with self.busy, in_memory(self.name, doing, remedy):
             engine: Any = self.engine
             most: int = getattr(engine, "max_rows", 1)
             try:
@@ -281,7 +286,7 @@ class LocalHost:
                 if engine.max_rows == most:  # the first to hear of it
                     if "max_rows" in self.halved:
                         raise
-                    engine.max_rows = max(1, min(most, self._asking) // 2)
+                    engine.max_rows = max(1, min(most, self.busy.inside) // 2)
                     self._halve("max_rows", engine.max_rows)
             # the error, which holds the tensors of the batch, is gone by now
             return await ask()
@@ -292,27 +297,11 @@ class LocalHost:
             "hosts.%s.%s=%s from now on: there was no memory left for more", self.name, key, value
         )
 
-    @contextmanager
-    def _sampling(self) -> Iterator[None]:
-        """Count seconds in which at least one reply is waited for."""
-        if self._asking == 0:
-            self._asked_since = time.perf_counter()
-        self._asking += 1
-        try:
-            yield
-        finally:
-            self._asking -= 1
-            if self._asking == 0:
-                self.seconds["sampling"] += time.perf_counter() - self._asked_since
-
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Join payoffs with rows, take one step per policy, sample from the new weights; empties
         the buffer.
         """
-        if self.learner is None:
-            raise UserMistake(
-                f"host {self.name} was loaded without a learner: load it for training"
-            )
+        self._trained("load it for training")
         rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
         ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
         for buffer in self._buffer.values():
@@ -360,7 +349,7 @@ class LocalHost:
             for policy, own_stats in stats.items():
                 self.versions[policy] += own_stats["updates"] > 0
             self._publish([*stats, *self._follow()])
-        self.seconds["learning"] += time.perf_counter() - began
+        self.learning += time.perf_counter() - began
         return stats
 
     def _follow(self) -> list[str]:
@@ -385,10 +374,9 @@ class LocalHost:
         """Per policy a Hugging Face folder with tokenizer and optimizer; `host.json` with the
         versions.
         """
-        if self.learner is None:
-            raise UserMistake(f"host {self.name} was loaded without a learner: nothing to save")
+        learner = self._trained("nothing to save")
         try:
-            await asyncio.get_running_loop().run_in_executor(self._worker, self.learner.save, path)
+            await asyncio.get_running_loop().run_in_executor(self._worker, learner.save, path)
         except SafetensorError as error:  # a full disk, in the words of another language
             raise OSError(f"{path}: {error}") from error
         for policy in self.versions:
@@ -400,10 +388,8 @@ class LocalHost:
 
     async def load(self, path: Path) -> None:
         """The inverse of `save`."""
-        if self.learner is None:
-            raise UserMistake(f"host {self.name} was loaded without a learner")
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._worker, self.learner.load, path)
+        learner = self._trained("load it for training")
+        await asyncio.get_running_loop().run_in_executor(self._worker, learner.load, path)
         record = json.loads((path / f"{self.name}.json").read_text())
         self.versions = record["versions"]
         self.learned = record.get("learned", 0)
@@ -411,7 +397,7 @@ class LocalHost:
 
     def clock(self) -> Mapping[str, float]:
         """Seconds in which the engine, or the learner, worked."""
-        return dict(self.seconds)
+        return {"sampling": self.busy.seconds, "learning": self.learning}
 
     def facts(self) -> Mapping[str, Any]:
         """Tell the device with its peak, the dtype of sampling and of learning, and what the engine

@@ -1,18 +1,9 @@
-"""What the config tables of all kinds of hosts share.
+"""The config tables of hosts: what all kinds share, and the keys of hosts with weights and of hosts
+behind an API.
 
-Each kind declares its own beside its `build`, as a class `Table` that derives from this one. Leaves
-out: reading them (`config.schema`).
-
-
-Keys of a host with weights in this process.
-
-In a file of its own, so that a config is read without what hosts are made of. Leaves out: building
-it (`hosts.local`).
-
-
-Keys of a host behind an API.
-
-Leaves out: building it (`hosts.api`).
+Apart from what hosts are made of, so that a config is read without that. A kind of somebody's own
+declares its table beside its `build`, as a class `Table` that derives from `HostTable`. Leaves out:
+reading them (`config.schema`), building hosts (`hosts.local`, `hosts.api`).
 """
 
 from __future__ import annotations

@@ -65,8 +65,10 @@ class FullLearner(Holder):
             for model in self.working.values():
                 allow_recomputing(model)
         for policy, model in self.models.items():
+            small = model.num_parameters() < SMALL  # all tensors at once, a temporary of each
+            kernel: dict[str, Any] = {"foreach": small, "fused": not small}
             self.optimizers[policy] = torch.optim.AdamW(
-                model.parameters(), lr=recipe.rate(policy), **recipe.adamw(), **_kernel(model)
+                model.parameters(), lr=recipe.rate(policy), **recipe.adamw(), **kernel
             )
         self._halves: dict[Any, Halves | None] = {}
         self.shares = recipe.share_prompts and all(map(can_share, self.working.values()))
@@ -92,15 +94,16 @@ class FullLearner(Holder):
         def learn_alone(policy: str) -> dict[str, float]:
             return learn(self, {policy: rows[policy]}, method)[policy]
 
-        if len(policies) < 2 or not all(map(_is_small, self.models.values())):
+        models = self.models.values()
+        small = all(m.device.type == "cpu" and m.num_parameters() < SMALL for m in models)
+        if len(policies) < 2 or not small:
             return {policy: learn_alone(policy) for policy in policies}
         # small operations: a thread per policy beats threads per operation
         with _THREADS:
             threads = torch.get_num_threads()
-            workers = min(threads, os.cpu_count() or 1)
             torch.set_num_threads(1)
             try:
-                with ThreadPoolExecutor(max(1, workers)) as pool:
+                with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
                     return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
             finally:
                 torch.set_num_threads(threads)
@@ -167,19 +170,6 @@ class FullLearner(Holder):
             optimizer.load_state_dict({"state": state, "param_groups": groups})
             if self.working[policy] is not model:
                 publish(model, self.working[policy])
-
-
-def _is_small(model: Any) -> bool:
-    """Whether policies of this size learn side by side."""
-    return model.device.type == "cpu" and model.num_parameters() < SMALL
-
-
-def _kernel(model: Any) -> dict[str, Any]:
-    """The implementation of AdamW: all tensors at once is quickest for small models, and takes a
-    temporary of each.
-    """
-    small = model.num_parameters() < SMALL
-    return {"foreach": small, "fused": not small}
 
 
 def _load_weights(model: Any, path: Path) -> None:

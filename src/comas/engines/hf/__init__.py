@@ -210,7 +210,11 @@ class Decoder:
         lanes = self._lanes()
         tape = Tape(requests, self.engine.end_ids, self.engine.meter)
         numbers = self._numbers([request.policy for request in requests])
-        queue = _longest_first(requests)
+        # what is left at the end is short, and prompts computed together are of similar length
+        queue = sorted(
+            range(len(requests)),
+            key=lambda i: (-requests[i].sampling.max_tokens, -len(requests[i].prompt_ids)),
+        )
         most = self.engine.max_rows
         with self._ready():
             while True:
@@ -263,18 +267,6 @@ class Decoder:
         full = self.engine.max_rows if queued and lanes.mixes else rows
         share = LEAVE if lanes.moves and not queued else SHRINK
         return living < share * full
-
-
-def _longest_first(requests: Sequence[Request]) -> list[int]:
-    """Places of requests in the order in which they begin: what is left at the end is short, and
-    prompts that are computed together are of similar length.
-    """
-
-    def key(place: int) -> tuple[int, int]:
-        request = requests[place]
-        return -request.sampling.max_tokens, -len(request.prompt_ids)
-
-    return sorted(range(len(requests)), key=key)
 
 
 def build(plan: EnginePlan, models: Mapping[str, Weights]) -> Engine:

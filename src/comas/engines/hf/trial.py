@@ -59,7 +59,9 @@ def try_rows(model: Any, context: int, base: str, notes: Path | None = None) -> 
     if key in _tried:
         return
     noted = None
-    if notes is not None and _is_noted(model):
+    # a large one, and not where its code came with it, which may change under its name
+    known_code = type(model).__module__.startswith("transformers.")
+    if notes is not None and known_code and model.num_parameters() >= LARGE:
         versions = (torch.__version__, transformers.__version__)
         noted = notes / sha256(repr((key, versions)).encode()).hexdigest()
         if noted.exists():
@@ -90,13 +92,6 @@ def try_rows(model: Any, context: int, base: str, notes: Path | None = None) -> 
         with suppress(OSError):  # nothing is lost but the time of the next trial
             noted.parent.mkdir(parents=True, exist_ok=True)
             noted.touch()
-
-
-def _is_noted(model: Any) -> bool:
-    """Whether it is noted that such a model passed: a large one, and not where its code came with
-    it, which may change under its name.
-    """
-    return model.num_parameters() >= LARGE and type(model).__module__.startswith("transformers.")
 
 
 def _check_cache(model: Any, name: str) -> None:

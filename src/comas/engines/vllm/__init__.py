@@ -318,8 +318,15 @@ class VLLMEngine(BatchedEngine):
     ) -> list[list[np.ndarray]]:
         """Have vLLM read prompt and choice."""
         adapters = self._serving(places)
-        choices = [(w, choice) for w in weighings for choice in w.choices]
-        asks = [_reading(w, choice, adapters[w.policy]) for w, choice in choices]
+        asks = [
+            Ask(
+                prompt_ids=np.concatenate([weighing.prompt_ids, choice]).tolist(),
+                adapter=adapters[weighing.policy],
+                reads=True,
+            )
+            for weighing in weighings
+            for choice in weighing.choices
+        ]
         replies = iter(self.vllm.run(asks, wanted))
         return [[_weights(choice, next(replies)) for choice in w.choices] for w in weighings]
 
@@ -373,12 +380,6 @@ class VLLMEngine(BatchedEngine):
         logprobs = np.array(reply.logprobs, dtype=np.float32)
         finished = token_ids[-1] in self.end_ids
         return Generation(token_ids, logprobs, bool(finished), 1.0, reply.seconds)
-
-
-def _reading(weighing: Weighing, choice: np.ndarray, adapter: Loaded | None) -> Ask:
-    """Read a choice behind its prompt."""
-    ids = np.concatenate([weighing.prompt_ids, choice])
-    return Ask(prompt_ids=ids.tolist(), adapter=adapter, reads=True)
 
 
 def _weights(choice: np.ndarray, reply: Reply | None) -> np.ndarray:

@@ -122,7 +122,7 @@ class Library:
         return set(self.llm.llm_engine.list_loras())
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the worker (`worker.py`) and return what it returns."""
+        """Call a function with the worker (below) and return what it returns."""
         return self.llm.collective_rpc(function, args=arguments)[0]
 
     def forget_prefixes(self) -> bool:

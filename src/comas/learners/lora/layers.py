@@ -1,19 +1,9 @@
-"""Rows of several policies, one policy after the other, and the product of each policy's block of
-tokens with its own matrix.
+"""What the adapters of several policies add to the output of one linear layer, and its gradients;
+which linear layers a model has, and in which order they get a batch's tokens.
 
-Leaves out: whose matrices these are (`population.py`).
-
-
-A model's linear layers as adapters need them: which there are, their sizes, and in which order
-they get a batch's tokens.
-
-transformers' `Conv1D` (GPT-2) is one as well: it keeps its weight the other way round. Leaves out:
-what is added to them (`population.py`).
-
-
-What the adapters of several policies add to the output of one linear layer, and its gradients.
-
-Leaves out: where adapters lie, and whose rows a batch has (`population`).
+The rows of a batch lie one policy after the other, and each policy's block of tokens is multiplied
+with its own matrix. transformers' `Conv1D` (GPT-2) is a linear layer as well: it keeps its weight
+the other way round. Leaves out: where adapters lie, and whose rows a batch has (`population`).
 """
 
 from __future__ import annotations

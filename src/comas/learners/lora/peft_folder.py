@@ -1,18 +1,9 @@
-"""Adapters as folders in the format of peft: adapter_config.json and adapter_model.safetensors.
+"""Adapters as folders in the format of peft: adapter_config.json and adapter_model.safetensors; and
+as whole models, added to their base.
 
 Written and read here, so that peft need not be installed; what peft can write and this cannot read
 (DoRA, biases, trained embeddings) is refused. Sizes: ranks are those of the tensors. Leaves out:
-other kinds of adapters than LoRA.
-
-
-Populations from folders: adapters of several policies on one base.
-
-Leaves out: the base itself (`models.loading`), the format of an adapter's folder (`peft_folder`).
-
-
-Policies as whole models in folders of their own: adapters added to their base.
-
-Leaves out: tokenizers, and what else stands beside weights (`export.team`).
+other kinds of adapters than LoRA, the base itself (`models.loading`), tokenizers.
 """
 
 from __future__ import annotations
@@ -30,7 +21,6 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from comas.learners.lora import peft_folder
 from comas.learners.lora.layers import linear_layers
 from comas.learners.lora.population import Population, Spec, targets_of
 from comas.models.loading import load_models
@@ -234,7 +224,7 @@ def load_population(
     specs: dict[str, Spec] = {}
     for policy in sources:
         if policy in folders:
-            specs[policy] = peft_folder.spec_of(folders[policy])
+            specs[policy] = spec_of(folders[policy])
         else:
             specs[policy] = shapes.get(policy, Spec())
     for policy, folder in folders.items():
@@ -244,7 +234,7 @@ def load_population(
             raise UserMistake(f"adapter {folder} does not fit base {under!r}: {error}") from error
     population = Population(base, specs, seed)
     for policy, folder in folders.items():
-        peft_folder.load(population, policy, Path(folder))
+        load(population, policy, Path(folder))
     return population, tokenizer, ends
 
 
