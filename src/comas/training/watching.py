@@ -3,7 +3,7 @@ alarm.
 
 All hypotheses of a run share one error: where nothing has changed since the start, the chance that
 any of them is refuted, at any time in the run, is at most `ALPHA`. Leaves out: what is watched
-(`monitors`), what becomes of a run that is alarmed (`training.guard`).
+(`monitors`), what becomes of a run that is alarmed (`training.loop`).
 """
 
 from __future__ import annotations
