@@ -18,14 +18,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
+from comas.game.prompts import solving
 from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
 from comas.objective.preference import sigmoid, sppo
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer.", "judging": JUDGING}
+WORDING = {"judging": JUDGING}
 
 
 async def play(
@@ -58,8 +58,7 @@ async def _answer(
     question: Question, author: Agent, judges: Sequence[Agent], task: Task, score: Score
 ) -> Turn:
     """Have it solved once, and the solution scored by each judge."""
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    solution = await author.ask("solution", prompt)
+    solution = await author.ask("solution", solving(question, task))
     judgings = await together(
         judge(each, question, solution, task, WORDING, score) for each in judges
     )
