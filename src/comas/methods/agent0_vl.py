@@ -24,9 +24,8 @@ from comas.game.votes import agrees
 from comas.game.votes import given as answer_given
 from comas.methods.shared.searching import gives, listed, pages_of, read
 from comas.objective.credit import given
-from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, compare_turns, in_role
+from comas.objective.pay import by_id, compare, compare_turns, dialogues, in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Share, Task, Turn, Whole
 

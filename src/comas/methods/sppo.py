@@ -74,13 +74,17 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
     """
     for episode in episodes:
         scored = scored_of(episode)
-        chances = [_chance(turn, scored, sharpness) for turn in scored]
-        if len(scored) < 2 or max(chances) == min(chances):
-            continue
-        for chance in (max(chances), min(chances)):
-            turn = scored[chances.index(chance)]
-            turn.reward = chance
-            turn.group = episode.id
+        pay_extremes(episode, scored, [_chance(turn, scored, sharpness) for turn in scored])
+
+
+def pay_extremes(episode: Episode, turns: Sequence[Turn], worths: Sequence[float]) -> None:
+    """Pay the best and the worst of some turns what they are worth; none where all are equal."""
+    if len(turns) < 2 or max(worths) == min(worths):
+        return
+    for worth in (max(worths), min(worths)):
+        turn = turns[worths.index(worth)]
+        turn.reward = worth
+        turn.group = episode.id
 
 
 def scored_of(episode: Episode) -> list[Turn]:
