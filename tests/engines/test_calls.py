@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from comas.engines.chat import Chat
-from comas.game.calls import Call, in_template, schemas
+from comas.game.dialogue import Call, in_template, schemas
 from comas.types import Calls, Tool
 from tests.engines.test_chat import TEMPLATES, byte_level
 

@@ -26,7 +26,7 @@ from tests.support.runs import run_of
 
 TIDY = '''"""Ask once; with `tidy`, return the reply with a blank behind it."""
 
-from comas.setups.single import WORDING
+from comas.game.prompts import SOLVING as WORDING
 from comas.types import Setup
 from comas.game.prompts import words
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.game.agent import Agent, Member
-from comas.game.calls import Call, Unread, in_tags
-from comas.game.dialogue import converse
+from comas.game.dialogue import Call, Unread, converse, in_tags
 from comas.game.play import Scene, play_all
-from comas.objective.dialogues import compare, dialogues
+from comas.objective.pay import compare, dialogues
 from comas.testing.scripted import Scripted, records
 from comas.types import (
     Ask,

@@ -18,10 +18,9 @@ from comas.config.schema import read
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
-from comas.storage.holds import Holds
 from comas.storage.records import line
 from comas.storage.rewind import rewind
-from comas.storage.run import Run
+from comas.storage.run import Holds, Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
 from comas.types import Episode, UserMistake

@@ -141,23 +141,6 @@ def told(*request: str) -> Any:
         raise
 
 
-_HARMLESS = re.compile(
-    r"(?:[^\\^!]|\\(?:[dt]?frac|sqrt|pi|text|left|right|in|cup|infty|begin|end)(?![a-zA-Z])"
-    r"|\\[\\{}$%,! ;:]"
-    r"|\^(?:\{?\\circ\}?|\{?[0-9]\}?)(?!\^))*"
-)
-
-
-def _is_harmless(text: str) -> bool:
-    """Whether a text is so plain that nobody has to try whether the checker digests it."""
-    return (
-        len(text) <= 100
-        and text.count("^") <= 3
-        and text.count("(") <= 8
-        and _HARMLESS.fullmatch(text) is not None
-    )
-
-
 def same(a: str, b: str) -> bool:
     """Whether two answers are the same, for votes.
 
@@ -172,7 +155,7 @@ def same(a: str, b: str) -> bool:
     if by_writing is not None:
         return by_writing
     try:
-        if not all(_is_harmless(text) or digests(text) for text in (a, b)):
+        if not (digests(a) and digests(b)):
             return _unless_broken_down(False)
         return equal(a, b)
     except WorkerFailed:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 
 from comas.answers import forms
-from comas.answers.beside import SCALES, alters, is_symbol
+from comas.answers.forms import SCALES, alters, is_symbol
 
 _THIN = re.compile(r"(?<!\\)\\[,!]")
 _WIDE = re.compile(r"(?<!\\)\\[;: ]|~|\s+|\\q?quad(?![a-zA-Z])")

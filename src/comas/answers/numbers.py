@@ -11,8 +11,8 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from comas.answers import maths
-from comas.answers.beside import alters, is_symbol
 from comas.answers.boxed import last_box
+from comas.answers.forms import alters, is_symbol
 from comas.answers.pool import WorkerFailed
 from comas.types import HostFailure, Question, Verdict
 

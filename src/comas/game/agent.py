@@ -159,9 +159,8 @@ class Agent:
         agent's and what came back, of which the oldest two are dropped where there is no room.
         `tools` are the schemas of tools as JSON, for chat templates that show them.
         """
-        name = self._name(role, about)
         asked = Asked(role, prompt, list(history), list(said), tools)
-        return self._answer(name, asked, about, round_of(about, round))
+        return self._answer(self._name(role, about), asked, about, round_of(about, round))
 
     def weigh(
         self,
@@ -201,8 +200,7 @@ class Agent:
         named as one that is asked for, and has `info["told"] = True`; it is learnt at temperature
         1, whatever the agent samples at.
         """
-        name = self._name(role, about)
-        return self._told(name, role, prompt, text, about)
+        return self._told(self._name(role, about), role, prompt, text, about)
 
     def _name(self, role: str, about: Turn | None) -> str:
         """The id of the next turn in this role below `about`; a role that ends in a digit is parted
@@ -244,43 +242,34 @@ class Agent:
     async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
         host = self.member.host
         choices = asked.choices
-        weigh = self._weigh(turn_id, asked.role) if choices else None
-        sampling = self._sampling(asked.role)
-        if choices:
-            longest = max(len(choice.encode()) for choice in choices)  # a token is a byte at least
-            sampling = with_room(sampling, min(longest, sampling.max_tokens))
+        most = self.table.max_tokens.get(asked.role, self.member.sampling.max_tokens)
+        if choices:  # a token is a byte at least
+            most = min(most, max(len(choice.encode()) for choice in choices))
+        sampling = with_room(self.member.sampling, most)
         messages, dropped = await self._fit(asked, sampling, turn_id)
         seed = derive_seed(self.table.seed, turn_id)
         policy = self.member.policy
         ask = Ask(turn_id, policy, messages, asked.role, self._keeps, sampling, seed)
         began = time.monotonic()
         try:
-            reply = await (host.ask(ask) if weigh is None else weigh(ask, choices))
+            if not choices:
+                reply = await host.ask(ask)
+            elif isinstance(host, Weighs):
+                reply = await host.weigh(ask, choices)
+            else:
+                raise UserMistake(
+                    f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
+                    f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
+                    " hosts (agents.<name>.roles), or have words said instead"
+                )
         except HostFailure as error:
             raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
         turn = self._turn(ask, reply, about, round, time.monotonic() - began)
         turn.dropped = dropped
         if choices:
             assert reply.weights is not None, f"host {host.name} weighed nothing"
-            turn.info["choices"] = list(choices)
-            turn.info["weights"] = list(reply.weights)
+            turn.info |= {"choices": list(choices), "weights": list(reply.weights)}
         return self._record(turn)
-
-    def _weigh(self, turn_id: str, role: str) -> Callable[..., Coroutine[Any, Any, Reply]]:
-        """The host's `weigh`; an error where it has none."""
-        host = self.member.host
-        if not isinstance(host, Weighs):
-            raise UserMistake(
-                f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
-                f" host {host.name} has no `weigh`; give role {role!r} to agents of other"
-                " hosts (agents.<name>.roles), or have words said instead"
-            )
-        return host.weigh
-
-    def _sampling(self, role: str) -> Sampling:
-        """How the agent draws a reply in this role."""
-        most = self.table.max_tokens.get(role)
-        return self.member.sampling if most is None else with_room(self.member.sampling, most)
 
     @property
     def _keeps(self) -> bool:

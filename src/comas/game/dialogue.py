@@ -1,24 +1,29 @@
 """Dialogues with tools: a reply that ends with a call is answered with what the tool says, until a
 reply calls nothing.
 
+A call ends its reply, in plain tags or as the chat template of a model writes it:
+`<search>words</search>`, or the JSON object that the template shows. Of several calls in one reply
+the last is one, and the others are counted.
+
 Every reply is a turn with tokens of its own; what tools say is prompt, so that no token of theirs
 is ever learnt. Each turn is about the one before it, whoever else is talking: names follow from the
 program. What came back is defused like an agent's words. Leaves out: several calls in one reply,
-and whom to pay (`objective.dialogues`).
+and whom to pay (`objective.pay`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from comas.game.agent import Agent, Message
-from comas.game.calls import Call, Found, in_tags, in_template, schemas
 from comas.game.prompts import defuse, words
 from comas.types import Calls, HostFailure, Task, Tool, ToolFailure, Turn, UserMistake
 
@@ -113,7 +118,7 @@ def _call(turn: Turn, tools: Mapping[str, Tool], own: Calls | None) -> Call | No
     """The call that a reply ends with; notes what begins as one and is none."""
     if not turn.finished:
         return None
-    found: Found = in_tags(turn.text, tools)
+    found = in_tags(turn.text, tools)
     if own is not None and not isinstance(found, Call):  # a tag may be a mere word
         found = in_template(turn.text, tools, own) or found
     if found is None or isinstance(found, Call):
@@ -204,6 +209,8 @@ def _text(tool: Tool, result: Any) -> str:
     return result
 
 
+# --- tools most of whose calls fail
+
 MANY = 0.5
 """Share of calls that failed from which on a tool is told of."""
 SHOWN = 120
@@ -235,3 +242,95 @@ def failing(calls: Iterable[Mapping[str, Any]]) -> Iterator[Failing]:
 def called(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """The calls among turns, as `converse` noted them."""
     return [turn.info["call"] for turn in turns if "call" in turn.info]
+
+
+# --- calls in what agents write
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that ends a reply."""
+
+    tool: str
+    argument: str
+    earlier: int = 0
+    """Calls before it in the same reply, which nobody runs."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What begins as a call and is none."""
+
+    why: str
+
+
+Found = Call | Unread | None
+"""None: the reply calls nothing."""
+
+
+def in_tags(text: str, tools: Mapping[str, Tool]) -> Found:
+    """The call `<name>argument</name>` that ends a text."""
+    text = text.rstrip()
+    begun = {name: start for name in tools if (start := text.rfind(f"<{name}>")) >= 0}
+    for name, start in begun.items():
+        closing = f"</{name}>"
+        if text.endswith(closing):
+            argument = text[start : -len(closing)].removeprefix(f"<{name}>")
+            earlier = sum(text.count(f"</{other}>", 0, start) for other in tools)
+            return Call(name, argument.strip(), earlier)
+    if not begun:
+        return None
+    latest = max(begun, key=lambda name: begun[name])
+    return Unread(f"a call of {latest} that does not end the reply")
+
+
+def in_template(text: str, tools: Mapping[str, Tool], calls: Calls) -> Found:
+    """The call that ends a text, as the model's own chat template writes it."""
+    before, after = calls.before.strip(), calls.after.strip()
+    start = text.rfind(before) if before else 0
+    body = text[start + len(before) :].strip() if start >= 0 else ""
+    if not body or (not before and not body.startswith("{")):
+        return None
+    if after and not body.endswith(after):
+        return Unread("a call that does not end the reply")
+    try:
+        call: Any = json.loads(body[: len(body) - len(after)])
+    except (ValueError, RecursionError) as error:
+        return Unread(f"a call that is no JSON ({error})")
+    found = _named(call, tools, calls)
+    earlier = text.count(before, 0, start) if before else 0
+    return replace(found, earlier=earlier) if isinstance(found, Call) else found
+
+
+def _named(call: Any, tools: Mapping[str, Tool], calls: Calls) -> Found:
+    """The call that a JSON object makes."""
+    if not isinstance(call, dict):
+        return Unread("a call that is no JSON object")
+    there = cast("dict[str, Any]", call)
+    name = there.get(calls.name)
+    if not isinstance(name, str) or name not in tools:
+        return Unread(f"a call of {name!r}, which is none of {', '.join(tools)}")
+    tool = tools[name]
+    arguments = there.get(calls.arguments)
+    if isinstance(arguments, Mapping):
+        values = list(cast("Mapping[str, Any]", arguments).values())
+        arguments = values[0] if len(values) == 1 else None
+    if not isinstance(arguments, str | int | float):
+        return Unread(f"a call of {tool.name} without its one argument, {tool.argument}")
+    return Call(tool.name, str(arguments).strip())
+
+
+def schemas(tools: Mapping[str, Tool]) -> str:
+    """The tools as JSON, in the form that chat templates show."""
+    functions = [_schema(tool) for tool in tools.values()]
+    return json.dumps([{"type": "function", "function": function} for function in functions])
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    argument = {"type": "string", "description": tool.argument}
+    parameters = {
+        "type": "object",
+        "properties": {tool.argument: argument},
+        "required": [tool.argument],
+    }
+    return {"name": tool.name, "description": tool.does, "parameters": parameters}

@@ -20,7 +20,7 @@ from typing import Any
 from comas.game.agent import Agent, choose
 from comas.game.play import brief, own_file
 from comas.game.prompts import defuse, words
-from comas.types import Episode, Question, Task, Turn, UserMistake
+from comas.types import Episode, Question, Task, Turn, UserMistake, Verdict
 
 WORDING = {
     "move": (
@@ -237,6 +237,11 @@ def won(text: str) -> bool:
     """Whether an answer is the outcome of a game that was won."""
     found = _OUTCOME.fullmatch(text)
     return found is not None and found[1] == "won"
+
+
+def verify_won(question: Question, text: str) -> Verdict:
+    """Right where a duel was won: `Task.verify` of games."""
+    return "right" if won(text) else "wrong"
 
 
 _NUMBER = re.compile(r"(?:\d[.,]|(?<!\S)[-\u2212])\Z")

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
-from comas.types import Task, UserMistake
+from comas.types import Question, Task, UserMistake
 
 # what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
 _LOOK = str.maketrans(
@@ -64,6 +64,8 @@ _LAYERS = 8
 """Of nested tags; deeper ones lose all angle brackets."""
 
 
+SOLVING = {"solution": "{question}\n\nSolve it and end with the answer."}
+"""How an agent is asked to answer a question alone, where neither game nor task has other words."""
 FACTS = (
     *("question", "history", "work", "evaluation", "own", "legal"),
     *("document", "documents", "answer", "hops", "back", "calls", "name", "argument", "does"),
@@ -118,6 +120,11 @@ def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> st
             " template for it"
         )
     return _HOLE.sub(lambda hole: facts.get(hole[1], hole[0]), template).strip()
+
+
+def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING) -> str:
+    """What an agent is asked who answers a question before anybody else has said anything."""
+    return words(default, task, "solution", question=question.prompt, history="")
 
 
 def defuse(text: str) -> str:

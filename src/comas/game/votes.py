@@ -1,4 +1,5 @@
-"""The answer that most agree on, for votes and for the methods that are paid by them.
+"""Independent answers to a question, and the one that most agree on: for votes, and for the methods
+that are paid by them.
 
 An answer counts as itself, or as the ballot that its task makes of it: of a program, what it does.
 Unreadable answers have no vote. Leaves out: weights.
@@ -8,15 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from comas.game.agent import Agent, together
+from comas.game.prompts import SOLVING, solving
 from comas.types import Question, Task, Turn
 
 Vote = TypeVar("Vote", bound=Hashable)
 SIDE_BY_SIDE = 4
 """Ballots that are made at a time: programs wait for each other's time limits."""
+
+
+async def solved(
+    question: Question,
+    agents: Iterable[Agent],
+    task: Task,
+    default: Mapping[str, str] = SOLVING,
+) -> list[Turn]:
+    """Have each of these agents solve the question, side by side, nobody seeing another's work; one
+    that stands there several times does so several times.
+    """
+    prompt = solving(question, task, default)
+    return await together(agent.ask("solution", prompt) for agent in agents)
+
+
+def in_turn(agents: Sequence[Agent], count: int) -> list[Agent]:
+    """So many places, taken by the agents in turn."""
+    return [agents[place % len(agents)] for place in range(count)]
 
 
 def read(question: Question, turns: Sequence[Turn], task: Task) -> None:

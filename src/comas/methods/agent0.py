@@ -28,9 +28,8 @@ from comas.methods.r_zero import (
 from comas.methods.shared.posing import written
 from comas.methods.shared.searching import solve_with_tools
 from comas.objective.credit import given
-from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.pay import compare, dialogues, in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 

@@ -19,19 +19,18 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose, together
 from comas.game.dialogue import converse
-from comas.game.prompts import words
+from comas.game.prompts import SOLVING, words
 from comas.game.votes import agrees
 from comas.game.votes import given as answer_given
 from comas.methods.shared.searching import gives, listed, pages_of, read
 from comas.objective.credit import given
-from comas.objective.dialogues import compare, dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, compare_turns, in_role
+from comas.objective.pay import by_id, compare, compare_turns, dialogues, in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Share, Task, Turn, Whole
 
 WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
+    **SOLVING,
     "repair": "{question}\n\nFind what is missing, then solve it and end with the answer.",
 }
 

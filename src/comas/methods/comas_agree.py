@@ -12,7 +12,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from comas.game.votes import leading
 from comas.game.weighing import shares
@@ -29,26 +29,23 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
         turns = by_id(episode)
-        for judges in judges_of(episode).values():
-            for scoring in judges:
-                others = [other for other in judges if other is not scoring]
-                pay_judges(scoring, turns, agreement(scoring, others))
+        for _, scoring, others in judgings_of(episode):
+            pay_judges(scoring, turns, agreement(scoring, others))
 
 
-def judges_of(episode: Episode) -> dict[str, list[Turn]]:
-    """Solution -> the scorings of it, with criticism or without."""
+def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
+    """Each solution that was judged, a scoring of it, with criticism or without, and the other
+    scorings of it; solution by solution.
+    """
     turns = by_id(episode)
     judges: dict[str, list[Turn]] = {}
     for scoring in in_role(episode, "scoring"):
-        work = judged_work(scoring, turns)
-        judges.setdefault(work.id, []).append(scoring)
-    return judges
-
-
-def judged_work(scoring: Turn, turns: dict[str, Turn]) -> Turn:
-    """The solution that a scoring is about, through the criticism where there is one."""
-    about = turns[scoring.about or ""]
-    return turns[about.about or ""] if about.role == "evaluation" else about
+        about = turns[scoring.about or ""]
+        work = about.about if about.role == "evaluation" else about.id
+        judges.setdefault(work or "", []).append(scoring)
+    for work, scorings in judges.items():
+        for scoring in scorings:
+            yield turns[work], scoring, [other for other in scorings if other is not scoring]
 
 
 def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:

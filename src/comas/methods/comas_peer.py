@@ -14,12 +14,12 @@ the two has judged no other work in the step. Leaves out: more than two verdicts
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from comas.game.weighing import expected
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import STABLE, judges_of, pay_judges
+from comas.methods.comas_agree import STABLE, judgings_of, pay_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, mean
@@ -35,31 +35,22 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     accepted = _accepted(episodes)
     for episode in episodes:
         turns = by_id(episode)
-        for work, judges in judges_of(episode).items():
-            for scoring in judges:
-                others = [other for other in judges if other is not scoring]
-                pay_judges(scoring, turns, _pay(scoring, others, work, accepted))
+        for work, scoring, others in judgings_of(episode):
+            pay_judges(scoring, turns, _pay(scoring, others, work.id, accepted))
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
     """Judge -> work -> how far the judge accepts it, the mean where it judged it twice."""
     said: dict[tuple[str, str], list[float]] = {}
-    for judge, work, verdict in _verdicts(episodes):
-        said.setdefault((judge, work), []).append(verdict)
+    for episode in episodes:
+        for work, scoring, _ in judgings_of(episode):
+            verdict = acceptance(scoring)
+            if verdict is not None:
+                said.setdefault((scoring.agent, work.id), []).append(verdict)
     accepted: dict[str, dict[str, float]] = {}
     for (judge, work), verdicts in said.items():
         accepted.setdefault(judge, {})[work] = math.fsum(verdicts) / len(verdicts)
     return accepted
-
-
-def _verdicts(episodes: Sequence[Episode]) -> Iterator[tuple[str, str, float]]:
-    """Judge, work and verdict of each scoring that can be read."""
-    for episode in episodes:
-        for work, judges in judges_of(episode).items():
-            for scoring in judges:
-                verdict = acceptance(scoring)
-                if verdict is not None:
-                    yield scoring.agent, work, verdict
 
 
 def acceptance(scoring: Turn) -> float | None:

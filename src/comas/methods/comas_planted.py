@@ -15,8 +15,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
-from comas.game.votes import agrees, decide, most_frequent
+from comas.game.votes import agrees, decide, most_frequent, solved
 from comas.methods import comas
 from comas.methods.comas import WORDING
 from comas.methods.comas_agree import pay_judges
@@ -50,8 +49,7 @@ async def play(
     judges = {known: _judges(agents, rng, count) for known, count in counts.items()}
     foreign = [work for prompt, work in state["works"] if prompt != question.prompt]
     planted = rng.sample(foreign, min(plants, len(foreign)))
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    solutions = await together(author.ask("solution", prompt) for author in authors)
+    solutions = await solved(question, authors, task, WORDING)
     answer = await decide(question, solutions, task)
     readable = [turn for turn in solutions if turn.info["answer"] is not None]
     works = {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import judges_of, pay_judges
+from comas.methods.comas_agree import judgings_of, pay_judges
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -30,12 +30,10 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
         turns = by_id(episode)
-        for work, judges in judges_of(episode).items():
-            verdict = ruled(episode.question, turns[work], task)
-            for scoring in judges:
-                # of an expected score the scorer is paid for the mark that it says
-                said = scoring.info.get("mark", scoring.info["score"])
-                pay_judges(scoring, turns, closeness(said, verdict))
+        for work, scoring, _ in judgings_of(episode):
+            # of an expected score the scorer is paid for the mark that it says
+            said = scoring.info.get("mark", scoring.info["score"])
+            pay_judges(scoring, turns, closeness(said, ruled(episode.question, work, task)))
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

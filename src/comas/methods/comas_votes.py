@@ -34,7 +34,7 @@ from typing import Literal
 
 from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.votes import agrees, clear_majority, decide
+from comas.game.votes import agrees, clear_majority, decide, in_turn, solved
 from comas.methods import comas
 from comas.methods.comas import draw_judge
 from comas.methods.shared.judging import Score
@@ -74,9 +74,8 @@ async def play(
     """
     able = takers(agents, "solution")
     rng.shuffle(able)
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    authors = [able[vote % len(able)] for vote in range(votes)]
-    solutions = await together(author.ask("solution", prompt) for author in authors)
+    authors = in_turn(able, votes)
+    solutions = await solved(question, authors, task, WORDING)
     answer = await decide(question, solutions, task)
     works: list[Judged] = []
     for solution, side in chosen_works(solutions, rng, task, pairs, negatives, balanced):

@@ -25,8 +25,8 @@ from comas.game.votes import is_answer
 from comas.methods.r_zero import TEAM, after_step, from_pool, start
 from comas.methods.shared.searching import gives, pages_of, posed_at_end, solve_with_tools
 from comas.objective.credit import given
-from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
+from comas.objective.pay import Dialogue, compare, dialogues
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, State, Task, UserMistake
 

@@ -20,9 +20,8 @@ from comas.game.agent import Agent, CannotBePlayed
 from comas.game.votes import agrees, clear_majority, decide, most_frequent
 from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten
 from comas.objective.credit import given
-from comas.objective.dialogues import dialogues
 from comas.objective.losses import clipped
-from comas.objective.pay import compare_turns, in_role, likeness
+from comas.objective.pay import compare_turns, dialogues, in_role, likeness
 from comas.types import Count, Episode, Method, Question, State, Task, Turn
 
 

@@ -14,9 +14,9 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
+from comas.game.prompts import solving
 from comas.game.votes import given
-from comas.methods.shared.judging import WORDING, evaluate, ruled
+from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
@@ -41,8 +41,7 @@ async def play(
 
 async def _solve(question: Question, author: Agent, judge: Agent, task: Task) -> Turn:
     """Have it solved, and the solution judged where it can be read."""
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    solution = await author.ask("solution", prompt)
+    solution = await author.ask("solution", solving(question, task))
     solution.info["accepted"] = False
     if given(question, solution, task) is not None:
         judging = await evaluate(question, solution, judge, task)

@@ -14,24 +14,20 @@ import math
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers, together
-from comas.game.prompts import words
-from comas.game.votes import agrees, decide, most_frequent
+from comas.game.agent import Agent, takers
+from comas.game.votes import agrees, decide, most_frequent, solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task, Turn
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, votes: Count = 8
 ) -> str | None:
     """Have every agent solve it `votes` times; the plain majority answers."""
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     able = takers(agents, "solution")
     speakers = [agent for agent in able for _ in range(votes)]
-    turns = await together(agent.ask("solution", prompt) for agent in speakers)
+    turns = await solved(question, speakers, task)
     return await decide(question, turns, task)
 
 

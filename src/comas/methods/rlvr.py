@@ -10,13 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
+from comas.game.agent import Agent, choose
+from comas.game.votes import solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
@@ -24,8 +22,7 @@ async def play(
 ) -> str | None:
     """Have one agent, drawn uniformly, solve it `votes` times; answer with the first."""
     agent = choose(agents, rng, "solution")
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    turns = await together(agent.ask("solution", prompt) for _ in range(votes))
+    turns = await solved(question, [agent] * votes, task)
     return turns[0].text
 
 

@@ -16,7 +16,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import defuse, words
+from comas.game.prompts import defuse, solving, words
 from comas.methods.shared import judging
 from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
@@ -48,8 +48,7 @@ async def play(
         duels.append((generator, choose(agents, rng, "evaluation")))
     critic = choose(agents, rng, "evaluation")
     solver = choose(agents, rng, "solution")
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    solution = await solver.ask("solution", prompt)
+    solution = await solver.ask("solution", solving(question, task))
     solution.info["verdict"] = ruled(question, solution, task)
     if solution.info["verdict"] == "right":
         spoiling = [_spoil(question, solution, *duel, task) for duel in duels]

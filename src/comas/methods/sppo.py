@@ -18,14 +18,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
+from comas.game.prompts import solving
 from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
 from comas.objective.preference import sigmoid, sppo
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer.", "judging": JUDGING}
+WORDING = {"judging": JUDGING}
 
 
 async def play(
@@ -58,8 +58,7 @@ async def _answer(
     question: Question, author: Agent, judges: Sequence[Agent], task: Task, score: Score
 ) -> Turn:
     """Have it solved once, and the solution scored by each judge."""
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    solution = await author.ask("solution", prompt)
+    solution = await author.ask("solution", solving(question, task))
     judgings = await together(
         judge(each, question, solution, task, WORDING, score) for each in judges
     )
@@ -75,13 +74,17 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
     """
     for episode in episodes:
         scored = scored_of(episode)
-        chances = [_chance(turn, scored, sharpness) for turn in scored]
-        if len(scored) < 2 or max(chances) == min(chances):
-            continue
-        for chance in (max(chances), min(chances)):
-            turn = scored[chances.index(chance)]
-            turn.reward = chance
-            turn.group = episode.id
+        pay_extremes(episode, scored, [_chance(turn, scored, sharpness) for turn in scored])
+
+
+def pay_extremes(episode: Episode, turns: Sequence[Turn], worths: Sequence[float]) -> None:
+    """Pay the best and the worst of some turns what they are worth; none where all are equal."""
+    if len(turns) < 2 or max(worths) == min(worths):
+        return
+    for worth in (max(worths), min(worths)):
+        turn = turns[worths.index(worth)]
+        turn.reward = worth
+        turn.group = episode.id
 
 
 def scored_of(episode: Episode) -> list[Turn]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.methods.sppo import play, scored_of
+from comas.methods.sppo import pay_extremes, play, scored_of
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
 from comas.types import Episode, Method, Task
@@ -23,13 +23,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """Pay the best and the worst answer of an episode their mean score; others are not paid."""
     for episode in episodes:
         scored = scored_of(episode)
-        likings = [turn.info["mean"] for turn in scored]
-        if len(scored) < 2 or max(likings) == min(likings):
-            continue
-        for liking in (max(likings), min(likings)):
-            turn = scored[likings.index(liking)]
-            turn.reward = liking
-            turn.group = episode.id
+        pay_extremes(episode, scored, [turn.info["mean"] for turn in scored])
 
 
 SETTINGS = {"options": {"votes": 4, "readings": 3}, "credit": {"beta": 0.1, "reference": "step"}}

@@ -28,8 +28,8 @@ from comas.methods.shared.searching import (
     some_pages,
 )
 from comas.objective.credit import given
-from comas.objective.dialogues import Dialogue, compare, dialogues
 from comas.objective.losses import clipped
+from comas.objective.pay import Dialogue, compare, dialogues
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Task, Whole
 

@@ -16,15 +16,16 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, choose, together
-from comas.game.prompts import words
+from comas.game.agent import Agent, choose
+from comas.game.prompts import SOLVING, solving, words
+from comas.game.votes import solved
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
 from comas.objective.pay import in_role
 from comas.types import Count, Episode, Method, Question, Task, Turn
 
 WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
+    **SOLVING,
     "hint": (
         "{question}\n\nThe answer is {answer}. Show step by step how to get there, as if you had"
         " not been told, and end with the answer."
@@ -43,8 +44,7 @@ async def play(
 ) -> str | None:
     """Have one agent solve it `votes` times, with a hint where all fail; the first answers."""
     agent = choose(agents, rng, "solution")
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    turns = await together(agent.ask("solution", prompt) for _ in range(votes))
+    turns = await solved(question, [agent] * votes, task)
     await asyncio.to_thread(_verify, question, turns, task)
     failed = all(turn.info["verdict"] == "wrong" for turn in turns)
     if hints and failed and question.answer is not None:
@@ -52,7 +52,7 @@ async def play(
         hinted = await agent.ask("hint", words(WORDING, task, "hint", **facts), about=turns[0])
         await asyncio.to_thread(_verify, question, [hinted], task)
         if hinted.info["verdict"] == "right":
-            told = await agent.tell("solution", prompt, hinted.text, about=hinted)
+            told = await agent.tell("solution", solving(question, task), hinted.text, about=hinted)
             told.info["verdict"] = "right"
     return turns[0].text
 

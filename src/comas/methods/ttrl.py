@@ -11,14 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers, together
-from comas.game.prompts import words
-from comas.game.votes import agrees, clear_majority, decide
+from comas.game.agent import Agent, takers
+from comas.game.votes import agrees, clear_majority, decide, in_turn, solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.types import Count, Episode, Method, Question, Task
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
@@ -32,9 +29,7 @@ async def play(
     """Have the agents of a shuffled team solve it in turn, `votes` times; the majority answers."""
     able = takers(agents, "solution")
     rng.shuffle(able)
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    in_turn = [able[vote % len(able)] for vote in range(votes)]
-    turns = await together(agent.ask("solution", prompt) for agent in in_turn)
+    turns = await solved(question, in_turn(able, votes), task)
     return await decide(question, turns, task)
 
 

@@ -35,6 +35,10 @@ the same, so that one that is made longer is what it would have been.
 """
 
 
+ARRAYS = ("betting", "sums", "lowest", "since")
+"""What `Evidence` knows per stake, as its record calls it."""
+
+
 class Evidence:
     """What speaks against one hypothesis."""
 
@@ -95,21 +99,16 @@ class Evidence:
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON; floats come back bit by bit."""
-        record: dict[str, Any] = {"steps": self.steps, "idle": self._idle}
-        record["betting"] = self._betting.tolist()
-        record["sums"] = self._sums.tolist()
-        record["lowest"] = self._lowest.tolist()
-        record["since"] = self._since.tolist()
-        return record
+        arrays = {name: getattr(self, f"_{name}").tolist() for name in ARRAYS}
+        return {"steps": self.steps, "idle": self._idle, **arrays}
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""
         self.steps = record["steps"]
         self._idle = record["idle"]
-        self._betting = np.asarray(record["betting"])
-        self._sums = np.asarray(record["sums"])
-        self._lowest = np.asarray(record["lowest"])
-        self._since = np.asarray(record["since"], dtype=np.int64)
+        for name in ARRAYS:
+            kind = getattr(self, f"_{name}").dtype
+            setattr(self, f"_{name}", np.asarray(record[name], dtype=kind))
 
 
 def highest_mean(mean: float, count: int, error: float) -> float:
@@ -211,14 +210,15 @@ class Trial:
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
-        record = self.evidence.as_record()
-        record["readings"] = self.readings
-        record["start_sum"] = self.start_sum
-        record["start_count"] = self.start_count
-        record["start"] = None if math.isnan(self.start) else self.start
-        record["latest_readings"] = self.latest
-        record["alarmed"] = self.alarmed
-        return record
+        return {
+            **self.evidence.as_record(),
+            "readings": self.readings,
+            "start_sum": self.start_sum,
+            "start_count": self.start_count,
+            "start": None if math.isnan(self.start) else self.start,
+            "latest_readings": self.latest,
+            "alarmed": self.alarmed,
+        }
 
     def take_up(self, record: Mapping[str, Any]) -> None:
         """Go on from a record."""

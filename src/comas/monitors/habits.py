@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from comas.game.agent import Agent, derive_seed, takers, together
 from comas.game.play import Scene, play_all, unlabelled
-from comas.game.prompts import words
-from comas.game.votes import agrees, read
+from comas.game.prompts import solving
+from comas.game.votes import agrees, in_turn, read
 from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import is_posed, seated
 from comas.types import Episode, Question, Task, Turn
@@ -35,8 +35,6 @@ SHARE = 0.05
 """Of the tokens that the first step took, so many are spent on a step's questions at most."""
 ANSWERS = 2
 """To each wording of a question."""
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
-"""Of tasks that have no wording of their own."""
 HABITUAL = Hypothesis("wording", "answers hang on how a question is put", 0.2)
 
 
@@ -147,12 +145,9 @@ async def _answer_both(
         return
     able = takers(agents, "solution")
     rng.shuffle(able)
-    in_turn = [able[place % len(able)] for place in range(ANSWERS)]
-    prompts = [
-        words(WORDING, task, "solution", question=asked.prompt, history="")
-        for asked in (question, rephrased)
-    ]
-    turns = await together(agent.ask("solution", prompt) for prompt in prompts for agent in in_turn)
+    both = [solving(asked, task) for asked in (question, rephrased)]
+    asked = in_turn(able, ANSWERS)
+    turns = await together(agent.ask("solution", prompt) for prompt in both for agent in asked)
     # a ballot may take seconds, for which other games do not wait
     await asyncio.to_thread(read, question, turns, task)
 

@@ -1,4 +1,5 @@
-"""What settlements share: turns by role, baselines that are facts of the game, how new a text is.
+"""What settlements share: turns by role, baselines that are facts of the game, dialogues that count
+once, how new a text is.
 
 Pure, and whatever the order of what is summed: `math.fsum`. Leaves out: whom to pay.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from comas.types import Episode, Turn
 
@@ -60,7 +62,7 @@ def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
 
 def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
     """Pay each turn its reward less the mean of all, over their standard deviation, and note the
-    reward itself; of dialogues that is `dialogues.compare`.
+    reward itself; of dialogues that is `compare`.
     """
     for turn, worth, raw in zip(turns, standardised(rewards), rewards, strict=True):
         turn.reward = worth
@@ -73,6 +75,66 @@ def earned(turn: Turn) -> float:
     """
     worth = turn.info.get("raw", turn.reward)
     return 0.0 if worth is None else float(worth)
+
+
+# --- dialogues: each counts once, however many replies it has, and all of these get the same
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """The replies of one agent in one dialogue."""
+
+    replies: Sequence[Turn]
+
+    @property
+    def end(self) -> Turn:
+        """The reply that answers."""
+        return self.replies[-1]
+
+    @property
+    def calls(self) -> int:
+        """How many of its replies called a tool."""
+        return sum("call" in reply.info for reply in self.replies)
+
+    @property
+    def worked(self) -> float:
+        """The share of its calls that did not fail; 0 where it called nothing."""
+        calls = [reply.info["call"] for reply in self.replies if "call" in reply.info]
+        return sum(call["failed"] is None for call in calls) / max(1, len(calls))
+
+    def pay(self, worth: float | None, raw: float | None = None) -> None:
+        """Pay every reply; `raw` is noted as what the dialogue earned, before any baseline."""
+        for reply in self.replies:
+            reply.reward = worth
+        if raw is not None:
+            self.end.info["raw"] = raw
+
+
+def dialogues(episode: Episode, *roles: str) -> list[Dialogue]:
+    """The dialogues of an episode in these roles, in the order of their first replies; a turn that
+    belongs to none is one by itself.
+    """
+    by_first: dict[str, list[Turn]] = {}
+    for turn in episode.turns:
+        if turn.role in roles:
+            by_first.setdefault(turn.info.get("dialogue", turn.id), []).append(turn)
+    return [Dialogue(sorted(replies, key=_depth)) for replies in by_first.values()]
+
+
+def _depth(turn: Turn) -> int:
+    """How deep a turn lies below its first; each reply's id goes on from the one before."""
+    return len(turn.id)
+
+
+def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool = True) -> None:
+    """Pay each dialogue its reward less the mean of all, over their standard deviation (`scale`),
+    and note the reward itself.
+    """
+    for dialogue, worth, raw in zip(dialogues, standardised(rewards, scale), rewards, strict=True):
+        dialogue.pay(worth, raw)
+
+
+# --- how new a text is
 
 
 def grams(text: str, longest: int = 3) -> Grams:

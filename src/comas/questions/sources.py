@@ -3,7 +3,8 @@ columns.
 
 A task names its data set, its file and its columns; `path=` or the folder in the environment
 variable COMAS_DATA come before the hub. Parts of a file are cut by a hash of each question's text,
-so that they never overlap whatever is added. Leaves out: what the columns mean (tasks).
+so that they never overlap whatever is added; generated questions are divided by their numbers.
+Leaves out: what the columns mean (tasks).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,34 @@ def split_of_text(task: str, text: str, shares: Mapping[str, float]) -> str:
             return name
         rest -= share
     return list(shares)[-1]
+
+
+# --- questions that are generated
+
+
+def check_asked(
+    task: str,
+    split: str,
+    splits: Collection[str],
+    path: str | None,
+    form: str = "",
+    forms: Collection[str] = ("",),
+) -> None:
+    """An error for a file, since nothing is read, and for a split or form that there is not."""
+    if path is not None:
+        raise UserMistake(
+            f"task {task} generates its questions and reads no file: leave out path={path!r}"
+        )
+    if split not in splits:
+        raise UserMistake(f"task {task} has no split {split!r}: one of {', '.join(splits)}")
+    if form not in forms:
+        raise UserMistake(f"task {task} has no form {form!r}: one of {', '.join(forms)}")
+
+
+def split_of_numbers(task: str, numbers: Sequence[int], shares: Mapping[str, float]) -> str:
+    """The split of a task that numbers belong to, whatever their order.
+
+    `shares` has the share of each split, in the order in which the hash is cut.
+    """
+    written = " ".join(map(str, sorted(numbers)))
+    return split_of_text(task, written, shares)

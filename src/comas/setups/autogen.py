@@ -14,11 +14,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from comas.game.agent import Agent
-from comas.game.prompts import defuse, words
+from comas.game.prompts import SOLVING, defuse, solving, words
 from comas.types import Count, Question, Setup, Task, Turn
 
 WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
+    **SOLVING,
     "revision": "{question}\n\nYour answer so far:\n{own}\n\n{history}\nGive your answer again.",
     "history": "A user said:\n{evaluation}\n",
     "proxy": (
@@ -59,8 +59,7 @@ async def talk(
 
 def solve(agent: Agent, question: Question, task: Task) -> Ask:
     """Ask for a first answer."""
-    opening = words(WORDING, task, "solution", question=question.prompt, history="")
-    return agent.ask("solution", opening)
+    return agent.ask("solution", solving(question, task, WORDING))
 
 
 def check(agent: Agent, question: Question, answer: Turn, task: Task) -> Ask:

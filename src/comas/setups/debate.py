@@ -13,12 +13,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, takers, together
-from comas.game.prompts import defuse, words
-from comas.game.votes import decide
+from comas.game.prompts import SOLVING, defuse, words
+from comas.game.votes import decide, solved
 from comas.types import Question, Setup, Task, Turn, Whole
 
 WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
+    **SOLVING,
     "revision": (
         "{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is right in them, check"
         " the rest, and give your own answer again."
@@ -41,8 +41,7 @@ async def play(
     None where none of them can be read.
     """
     able = takers(agents, "solution")
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    turns = await together([agent.ask("solution", prompt) for agent in able])
+    turns = await solved(question, able, task, WORDING)
     for at in range(1, revisions + 1):
         revised = [
             _revise(question, agent, place, turns, task, at) for place, agent in enumerate(able)

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers, together
-from comas.game.votes import decide
+from comas.game.votes import decide, in_turn
 from comas.setups.autogen import WORDING as WORDING
 from comas.setups.autogen import talk
 from comas.types import Count, Question, Setup, Task, Whole
@@ -32,9 +32,9 @@ async def play(
 ) -> str | None:
     """Answer with the first of the chains' last answers that give the majority's answer."""
     able = takers(agents, "solution")
-    in_turn = [able[chain % len(able)] for chain in range(chains)]
     turns = await together(
-        talk(question, agent, agent, task, 1 + rounds, always=always) for agent in in_turn
+        talk(question, agent, agent, task, 1 + rounds, always=always)
+        for agent in in_turn(able, chains)
     )
     return await decide(question, turns, task)
 

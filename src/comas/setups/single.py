@@ -11,17 +11,15 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent
-from comas.game.prompts import words
+from comas.game.prompts import solving
 from comas.types import Question, Setup, Task
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
 ) -> str | None:
     """Answer with the reply of the first agent; None where it was cut, which counts as wrong."""
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    prompt = solving(question, task)
     turn = await agents[0].ask("solution", prompt)
     return turn.text if turn.finished else None
 

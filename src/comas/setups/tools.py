@@ -11,11 +11,9 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent
 from comas.game.dialogue import converse
-from comas.game.prompts import words
+from comas.game.prompts import solving
 from comas.game.votes import is_answer
 from comas.types import Count, Question, Setup, Task, UserMistake
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
@@ -27,7 +25,7 @@ async def play(
             f"setup tools: task {task.name} has no tools, and none are named: add"
             " tools='[\"calculator\"]' (docs/tools.md)"
         )
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    prompt = solving(question, task)
     replies = await converse(agents[0], "solution", prompt, task, turns=turns)
     answer = replies[-1]
     return answer.text if is_answer(answer) else None

@@ -10,12 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, takers, together
-from comas.game.prompts import words
-from comas.game.votes import decide
+from comas.game.agent import Agent, takers
+from comas.game.votes import decide, in_turn, solved
 from comas.types import Count, Question, Setup, Task
-
-WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
 
 async def play(
@@ -23,9 +20,7 @@ async def play(
 ) -> str | None:
     """Answer with the first of the majority's replies; None where none of them can be read."""
     able = takers(agents, "solution")
-    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-    in_turn = [able[vote % len(able)] for vote in range(votes)]
-    turns = await together(agent.ask("solution", prompt) for agent in in_turn)
+    turns = await solved(question, in_turn(able, votes), task)
     return await decide(question, turns, task)
 
 

@@ -14,10 +14,9 @@ import random
 import re
 from collections.abc import Sequence
 
-from comas.game.moves import Move, at_the_end, won
-from comas.questions.generated import check_asked
-from comas.questions.sources import split_of_text
-from comas.types import Count, Question, Task, UserMistake, Verdict
+from comas.game.moves import Move, at_the_end, verify_won
+from comas.questions.sources import check_asked, split_of_text
+from comas.types import Count, Question, Task, UserMistake
 
 THINGS = ("book", "hat", "ball")
 TOTAL = 10
@@ -188,15 +187,10 @@ EVERY = (ACCEPT, "refuse", *map(_kept, itertools.product(range(10), repeat=len(T
 """Every move of any pool."""
 
 
-def verify(question: Question, text: str) -> Verdict:
-    """Right where a duel was won: more than the other seat has."""
-    return "right" if won(text) else "wrong"
-
-
 task = Task(
     name="bargain",
     load=load,
-    verify=verify,
+    verify=verify_won,
     extract=extract,
     rules=rules,
     seats={"fair": fair},

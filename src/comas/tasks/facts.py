@@ -13,8 +13,7 @@ import random
 import re
 from dataclasses import replace
 
-from comas.questions.generated import check_asked
-from comas.questions.sources import split_of_text
+from comas.questions.sources import check_asked, split_of_text
 from comas.types import Count, Question, Task, Tool, ToolFailure, UserMistake, Verdict
 
 SIZE = 61

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from comas.questions.generated import check_asked, split_of_numbers
+from comas.questions.sources import check_asked, split_of_numbers
 from comas.types import Question, Task, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.45, "validation": 0.05, "test": 0.10}

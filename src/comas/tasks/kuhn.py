@@ -13,9 +13,9 @@ import itertools
 import random
 from collections.abc import Sequence
 
-from comas.game.moves import Move, at_the_end, won
-from comas.questions.generated import check_asked
-from comas.types import Count, Question, Task, Verdict
+from comas.game.moves import Move, at_the_end, verify_won
+from comas.questions.sources import check_asked
+from comas.types import Count, Question, Task
 
 CARDS = ("jack", "queen", "king")
 """From the lowest to the highest."""
@@ -100,11 +100,6 @@ def extract(question: Question, text: str) -> str | None:
     return at_the_end(text, MOVES)
 
 
-def verify(question: Question, text: str) -> Verdict:
-    """Right where a duel was won."""
-    return "right" if won(text) else "wrong"
-
-
 def equilibrium(view: str, legal: Sequence[str], rng: random.Random) -> str:
     """A seat that nobody beats in the mean: it bets as often as `BETS` says."""
     return "bet" if rng.random() < BETS[view] else "pass"
@@ -113,7 +108,7 @@ def equilibrium(view: str, legal: Sequence[str], rng: random.Random) -> str:
 task = Task(
     name="kuhn",
     load=load,
-    verify=verify,
+    verify=verify_won,
     extract=extract,
     rules=rules,
     seats={"best": equilibrium},

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from comas.questions.generated import check_asked, split_of_numbers
+from comas.questions.sources import check_asked, split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.30, "validation": 0.10, "test": 0.20}

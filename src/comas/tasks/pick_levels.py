@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from comas.questions.generated import check_asked
+from comas.questions.sources import check_asked
 from comas.tasks import pick
 from comas.types import Question, Verdict
 

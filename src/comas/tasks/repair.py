@@ -19,8 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from comas.questions.generated import check_asked
-from comas.questions.sources import split_of_text
+from comas.questions.sources import check_asked, split_of_text
 from comas.types import Question, Task, Verdict
 
 SHARES = {"warm": 0.40, "train": 0.40, "validation": 0.05, "test": 0.15}

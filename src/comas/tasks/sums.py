@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from comas.answers import boxed
 from comas.answers.numbers import canonical, number
-from comas.questions.generated import check_asked, split_of_numbers
+from comas.questions.sources import check_asked, split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.45, "validation": 0.15, "test": 0.40}

@@ -14,9 +14,9 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from comas.game.moves import Move, at_the_end, won
-from comas.questions.generated import check_asked
-from comas.types import Count, Question, Task, UserMistake, Verdict, Whole
+from comas.game.moves import Move, at_the_end, verify_won
+from comas.questions.sources import check_asked
+from comas.types import Count, Question, Task, UserMistake, Whole
 
 CELLS = tuple("123456789")
 EMPTY = " ".join(CELLS)
@@ -120,11 +120,6 @@ def extract(question: Question, text: str) -> str | None:
     return at_the_end(text, CELLS)
 
 
-def verify(question: Question, text: str) -> Verdict:
-    """Right where a duel was won; a draw is not."""
-    return "right" if won(text) else "wrong"
-
-
 def perfect(view: str, legal: Sequence[str], rng: random.Random) -> str:
     """A seat that never loses: one of the moves of greatest value, drawn."""
     board: Board = tuple(view.split())
@@ -150,7 +145,7 @@ def _turned(board: Board) -> Board:
 task = Task(
     name="tictactoe",
     load=load,
-    verify=verify,
+    verify=verify_won,
     extract=extract,
     rules=rules,
     seats={"best": perfect},

@@ -8,9 +8,14 @@ which. Leaves out: anything that judges how good a method is.
 from __future__ import annotations
 
 from comas.testing.engines import check_engine as check_engine
+from comas.testing.hosts import ScriptedShipment as ScriptedShipment
 from comas.testing.hosts import check_host as check_host
+from comas.testing.hosts import scripted_elsewhere as scripted_elsewhere
 from comas.testing.methods import check_method as check_method
+from comas.testing.recorded import GOLDEN as GOLDEN
 from comas.testing.recorded import Recorded as Recorded
+from comas.testing.recorded import golden as golden
+from comas.testing.recorded import golden_script as golden_script
 from comas.testing.recorded import replay as replay
 from comas.testing.scripted import Said as Said
 from comas.testing.scripted import Script as Script
@@ -22,12 +27,7 @@ from comas.testing.scripted import play_step as play_step
 from comas.testing.scripted import script_of as script_of
 from comas.testing.scripted import scripted_scene as scripted_scene
 from comas.testing.scripted import scripted_team as scripted_team
-from comas.testing.shipped import ScriptedShipment as ScriptedShipment
-from comas.testing.shipped import scripted_elsewhere as scripted_elsewhere
 from comas.testing.tasks import check_task as check_task
 from comas.testing.tasks import check_wording as check_wording
 from comas.testing.tiny import FAMILIES as FAMILIES
 from comas.testing.tiny import tiny_model as tiny_model
-from comas.testing.transcripts import GOLDEN as GOLDEN
-from comas.testing.transcripts import golden as golden
-from comas.testing.transcripts import golden_script as golden_script

@@ -1,4 +1,5 @@
-"""The contract of hosts: `check_host` holds any host to `comas.types.Host`.
+"""The contract of hosts: `check_host` holds any host to `comas.types.Host`; and a scripted host for
+the far end of a line, for tests of transports and to measure what they cost.
 
 A broken contract is an AssertionError that says which. Leaves out: how good what it says is.
 """
@@ -7,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from comas.hosts.line import Call, Transport
+from comas.hosts.remote import RemoteHost
+from comas.team.elsewhere import of_learning
+from comas.testing.scripted import Script, Scripted
 from comas.types import (
     Ask,
     Fit,
@@ -177,3 +183,31 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
         learnt.version,
         learnt.logprob,
     ), "loaded: not what was saved"
+
+
+# --- at the far end of a line
+
+
+@dataclass(frozen=True)
+class ScriptedShipment:
+    """What a `Scripted` host is built from; the script is a function at the top of a module."""
+
+    name: str
+    script: Script
+    method: Method
+
+    def build(self) -> tuple[Scripted, Method]:
+        """Build it."""
+        return Scripted(self.script, self.name), self.method
+
+
+def scripted_elsewhere(
+    transport: Transport, script: Script, method: Method, name: str = "script", patience: float = 60
+) -> RemoteHost:
+    """A scripted host at the far end of a line of this transport, ready to be asked."""
+    shipment = pickle.dumps(ScriptedShipment(name, script, of_learning(method)))
+    host = RemoteHost(name, method, patience)
+    call = Call(host=name, shipment=shipment, device="cpu", threads=1)
+    host.dial(transport.start(call, host.hear, host.end))
+    host.ready()
+    return host

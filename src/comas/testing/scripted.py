@@ -103,27 +103,28 @@ class Scripted:
 
     async def ask(self, ask: Ask) -> Reply:
         """The script's reply; its length is counted in words."""
-        prompt = ask.messages[-1]["content"]
-        self.asked.append((ask.turn, ask.policy, ask.role, prompt, ask.seed))
-        await self._hear(ask)
+        prompt = await self._hear(ask)
         said = self.script(ask.policy, ask.role, prompt, ask.seed)
         if isinstance(said, Reply):
             return said
-        return Reply(
-            said,
-            True,
-            self.versions.get(ask.policy, 0),
-            len(prompt.split()),
-            len(said.split()) + 1,
-            -1.0,
-            0.0,
-        )
+        return self._reply(ask, said, len(said.split()) + 1, -1.0)
 
-    async def _hear(self, ask: Ask) -> None:
-        """Let others have their turn, as a host that works does, and keep this one if wanted."""
+    async def _hear(self, ask: Ask, record: bool = True) -> str:
+        """Let others have their turn, as a host that works does, and keep this one if wanted;
+        return the prompt.
+        """
+        prompt = ask.messages[-1]["content"]
+        if record:
+            self.asked.append((ask.turn, ask.policy, ask.role, prompt, ask.seed))
         await asyncio.sleep(0)
         if ask.keep:
             self.buffer.setdefault(ask.policy, set()).add(ask.turn)
+        return prompt
+
+    def _reply(self, ask: Ask, text: str, tokens: int, logprob: float) -> Reply:
+        version = self.versions.get(ask.policy, 0)
+        length = len(ask.messages[-1]["content"].split())
+        return Reply(text, True, version, length, tokens, logprob, seconds=0.0)
 
     def calls(self, policy: str) -> Calls | None:
         """None: calls of tools are in plain tags."""
@@ -131,16 +132,12 @@ class Scripted:
 
     async def tell(self, ask: Ask, text: str) -> Reply:
         """The words that were given, counted as those of the script."""
-        prompt = ask.messages[-1]["content"]
-        await self._hear(ask)
-        version = self.versions.get(ask.policy, 0)
-        return Reply(text, True, version, len(prompt.split()), len(text.split()) + 1, 0.0, 0.0)
+        await self._hear(ask, record=False)
+        return self._reply(ask, text, len(text.split()) + 1, 0.0)
 
     async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """The probabilities that `beliefs` gives."""
-        prompt = ask.messages[-1]["content"]
-        self.asked.append((ask.turn, ask.policy, ask.role, prompt, ask.seed))
-        await self._hear(ask)
+        prompt = await self._hear(ask)
         probabilities: Sequence[float] = [1.0 / len(choices)] * len(choices)
         if self.beliefs is not None:
             probabilities = self.beliefs(ask.policy, ask.role, prompt, choices)
@@ -152,19 +149,8 @@ class Scripted:
         weights = tuple(math.log(probability) for probability in probabilities)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         word = choices[number]
-        version = self.versions.get(ask.policy, 0)
-        tokens = len(word.split())
-        return Reply(
-            word,
-            True,
-            version,
-            len(prompt.split()),
-            tokens,
-            weights[number],
-            0.0,
-            margin,
-            weights=weights,
-        )
+        reply = self._reply(ask, word, len(word.split()), weights[number])
+        return replace(reply, margin=margin, weights=weights)
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""

@@ -1,5 +1,6 @@
 """What hosts learn from a step that was settled, all of them side by side, and with which learning
-rates: a function of the step, so that a resumed run has the same.
+rates: a function of the step, so that a resumed run has the same. Updates that are skipped a few
+times in a row, since a loss or gradient is not finite, end a run.
 
 Leaves out: how a host learns (`hosts`, `learners`); schedules of anything else, for which a method
 puts phases into its state.
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from comas.config.schema import Config
@@ -47,20 +49,12 @@ async def learn(
                 work = at_host(name, doing, host.learn(paid.get(name, {}), method))
                 learning[name] = group.create_task(work)
     learned = {name: Learned(*task.result()) for name, task in learning.items()}
-    _note_on_turns(episodes, learned.values())
-    return learned
-
-
-def _note_on_turns(episodes: Sequence[Episode], learned: Iterable[Learned]) -> None:
-    means: dict[str, tuple[float, float]] = {}
-    for of_host in learned:
-        means |= of_host.turns
+    means = {turn: noted for of_host in learned.values() for turn, noted in of_host.turns.items()}
     for episode in episodes:
         for turn in episode.turns if episode.error is None else ():
             if turn.id in means:
-                advantage, kl = means[turn.id]
-                turn.info["advantage"] = advantage
-                turn.info["kl"] = kl
+                turn.info["advantage"], turn.info["kl"] = means[turn.id]
+    return learned
 
 
 # --- learning rates over a run
@@ -86,3 +80,38 @@ def lr_scale(schedule: str, warmup: int, steps: int, step: int) -> float:
     if schedule == "linear":
         return 1.0 - share
     return 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+# --- updates that come to nothing
+
+PATIENCE = 3
+"""Steps in a row in which a policy's loss or gradient is not finite, after which a run stops."""
+
+
+class Divergence:
+    """Of all policies of a run."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[str, int] = {}
+        """`host/policy` -> steps in a row whose update was skipped."""
+
+    def count(self, metrics: Mapping[str, Any]) -> None:
+        """Count what a step's metrics say."""
+        for policy, stats in metrics["policies"].items():
+            before = self.skipped.get(policy, 0)
+            self.skipped[policy] = before + 1 if stats.get("skipped") else 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run has to stop."""
+        return max(self.skipped.values(), default=0) >= PATIENCE
+
+    def check(self, step: int, run: Path) -> None:
+        """An error that names the policy, where the run has to stop."""
+        for policy, times in self.skipped.items():
+            if times >= PATIENCE:
+                raise UserMistake(
+                    f"step {step + 1}: loss or gradient of policy {policy} was not finite in"
+                    f" {times} steps in a row; its weights are those before. Start again with a"
+                    f" lower lr, or from an earlier checkpoint of {run}"
+                )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.evaluation.questions import overlap, run_digests
+from comas.evaluation.questions import overlap
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
@@ -21,24 +21,21 @@ from comas.monitors.monitor import Seen
 from comas.monitors.planting import PLANTED
 from comas.questions.checked import RunQuestions
 from comas.signals import listening
+from comas.storage.alarms import append_alarms, read_alarms
 from comas.storage.rewind import best_kept
 from comas.storage.run import Run, hold
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
-from comas.training.guard import Divergence, Guard
-from comas.training.learning import at_host, learn, scheduled
+from comas.training.learning import Divergence, at_host, learn, scheduled
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import load_metrics, summarise
 from comas.training.record import StepRecord, note_truth
 from comas.training.remembering import Remembering
-from comas.training.result import Result, result_of
+from comas.training.result import Result, is_ended, result_of
 from comas.training.watching import Watching
 from comas.types import Episode, Host, HostFailure, HostLost, Stopped, Turn, UserMistake
-
-Clocks = dict[str, dict[str, float]]
-"""Host -> kind of work -> seconds."""
 
 
 class Session:
@@ -62,7 +59,8 @@ class Session:
         if self.overlap.exact or self.overlap.near:
             self.hooks.note(str(self.overlap))
         self.watching = Watching(self.config, self.hooks.note)
-        self.guard = Guard(self.config.on_alarm)
+        self.ended = False
+        """Whether an alarm has ended the run, in whichever process of it."""
         self.tokens = 0
         self.monitor_tokens = 0
         """Generated for monitors in this step."""
@@ -110,7 +108,7 @@ class Session:
         self._account()  # what the first requests have cost
         if run.marker() is not None:
             self.watching.take_up(run.path, start)
-            self.guard.take_up(run, start)
+            self.ended = is_ended(read_alarms(run.path), start, self.config.on_alarm)
         self.hooks.begin(run, self.team, start)
 
     async def _listening(self, start: int) -> None:
@@ -157,7 +155,7 @@ class Session:
         reached = max(start, self.config.steps)
         for step in range(start, self.config.steps):
             # also where a run is resumed that ended so
-            if self._spent() or self.guard.ends:
+            if self._spent() or self.ended:
                 reached = step
                 break
             began = time.monotonic()
@@ -206,7 +204,7 @@ class Session:
         step: int,
         episodes: Sequence[Episode],
         began: float,
-        clocks: Clocks,
+        clocks: Mapping[str, float],
     ) -> None:
         """The second half of a step: learn, write."""
         self.pulse.turn_to("learning", step)
@@ -219,7 +217,8 @@ class Session:
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
         metrics["monitor_tokens"] = self.monitor_tokens
         metrics["seconds"] = time.monotonic() - began
-        metrics["spent"] = seconds_since(clocks, self.team.hosts)
+        now = clocks_of(self.team.hosts)
+        metrics["spent"] = {kind: now[kind] - clocks.get(kind, 0.0) for kind in now}
         metrics["peak_bytes"] = peak_bytes(self.team.hosts)
         validated: list[float] = []
         if self.asked.validation and (step + 1) % self.config.eval_every == 0:
@@ -240,7 +239,9 @@ class Session:
         metrics["notes"] = [news.text for news in (*signs, *alarms)]
         self._account()
         self.run.change(spending.halved(self.team.hosts))
-        self.guard.write(self.run, alarms)
+        action = self.config.on_alarm
+        append_alarms(self.run.path, [{**asdict(alarm), "action": action} for alarm in alarms])
+        self.ended = self.ended or (bool(alarms) and action != "warn")
         self.run.write_step(metrics, episodes)
         self._count(metrics)
         for policy, times in self.divergence.skipped.items():
@@ -257,9 +258,9 @@ class Session:
     async def _rules(self, step: int) -> None:
         """Commit where it is time; stop where nothing can be learnt, or where it is wished."""
         done = step + 1
-        if self.guard.ends:
+        if self.ended:
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
-        ends = self.guard.ends or self.divergence.ends
+        ends = self.ended or self.divergence.ends
         last = ends or self.stopping or self._spent() or done == self.config.steps
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
             await self._to_the_end(self._commit(done))
@@ -308,18 +309,10 @@ class Session:
         self.run.commit(step, self.best[1])
 
 
-def clocks_of(hosts: Mapping[str, Host]) -> Clocks:
-    """What the hosts of a team have spent so far, in seconds by kind of work."""
-    return {name: dict(host.clock()) for name, host in hosts.items()}
-
-
-def seconds_since(before: Clocks, hosts: Mapping[str, Host]) -> dict[str, float]:
-    """Kind of work -> seconds since then, summed over hosts."""
+def clocks_of(hosts: Mapping[str, Host]) -> dict[str, float]:
+    """Kind of work -> seconds that the hosts of a team have spent so far."""
     spent: dict[str, float] = {}
-    for name, clock in clocks_of(hosts).items():
-        earlier = before[name]
-        for kind, seconds in clock.items():
-            of_host = seconds - earlier.get(kind, 0.0)
-            total = spent.get(kind, 0.0)
-            spent[kind] = total + of_host
+    for host in hosts.values():
+        for kind, seconds in host.clock().items():
+            spent[kind] = spent.get(kind, 0.0) + seconds
     return spent

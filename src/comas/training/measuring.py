@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation.accuracy import Answer, accuracy, answer_all, by_agent, by_question, copied
-from comas.game.agent import Member
 from comas.hooks import Hook, Pulse, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
@@ -25,6 +24,7 @@ class Measuring:
         self.team = team
         self.hook = hook
         self.pulse = pulse
+        self.members = measurable([member for member in team.members if member.host.learns])
 
     async def recorded(
         self, run: Run, name: Stage, step: int, questions: Sequence[Question]
@@ -44,27 +44,19 @@ class Measuring:
     async def _record(
         self, name: Stage, step: int, questions: Sequence[Question]
     ) -> dict[str, Any]:
-        measured = self._equals() if step == 0 else {}
-        copies = {agent: asked for agent, asked in measured.items() if agent != asked}
-        answers = await self.answers(questions, name, step, set(copies))
-        answers = copied(answers, measured) if copies else answers
+        """Before training, one of the agents of equal weights is asked for all of them."""
+        team = self.team
+        asked = measured_for(team.resolved, team.sources, self.members) if step == 0 else {}
+        copies = {agent: instead for agent, instead in asked.items() if agent != instead}
+        answers = await self.answers(questions, name, step, copies.keys())
+        answers = copied(answers, asked) if copies else answers
         interval = accuracy(answers)
         record: dict[str, Any] = {
             "step": step,
             "accuracy": interval._asdict() if interval else None,
             "answers": [asdict(answer) for answer in answers],
         }
-        if copies:
-            record["copies"] = copies
-        return record
-
-    def _equals(self) -> dict[str, str]:
-        """Agent -> the agent of the same weights that is asked for both."""
-        team = self.team
-        return measured_for(team.resolved, team.sources, self._measurable())
-
-    def _measurable(self) -> list[Member]:
-        return measurable([member for member in self.team.members if member.host.learns])
+        return {**record, "copies": copies} if copies else record
 
     async def validated(
         self, questions: Sequence[Question], step: int
@@ -76,19 +68,18 @@ class Measuring:
         interval = accuracy(answers)
         self.hook.measured("validation", step, interval)
         records = [asdict(answer) for answer in answers]
-        figures: dict[str, Any] = {}
-        figures["validation"] = interval._asdict() if interval else None
-        figures["validation_by_agent"] = by_agent(records)
-        of_questions = by_question(records)
-        shares = list(of_questions.values())
-        return figures, shares
+        figures = {
+            "validation": interval._asdict() if interval else None,
+            "validation_by_agent": by_agent(records),
+        }
+        return figures, list(by_question(records).values())
 
     async def answers(
         self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
     ) -> list[Answer]:
         """The answer of each agent to each question."""
         config = self.team.config
-        members = [member for member in self._measurable() if member.name not in without]
+        members = [member for member in self.members if member.name not in without]
         self.pulse.turn_to(stage, step, len(members) * len(questions))
         cut: list[Turn] = []
 

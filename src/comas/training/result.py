@@ -5,6 +5,7 @@ Leaves out: the numbers of its steps (`metrics.jsonl`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from comas.evaluation.accuracy import paired_gain
 from comas.stats import Interval
 from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
-from comas.training.guard import is_ended
 
 
 @dataclass(repr=False)
@@ -64,3 +64,13 @@ def result_of(run: Run, seconds: float) -> Result:
     action = config.get("on_alarm", "warn")
     ended = is_ended(alarms, steps, action) and steps < config["steps"]
     return Result(run.path, steps, last.get("tokens", 0), seconds, found, gain, alarms, ended)
+
+
+def is_ended(alarms: Sequence[Mapping[str, Any]], done: int, action: str) -> bool:
+    """Whether one of the alarms ends a run of `done` steps whose `on_alarm` is this action now.
+
+    It is of the last step, and did not come while the run was told to go on.
+    """
+    last = [alarm for alarm in alarms if alarm["step"] == done - 1]
+    # one that was written before actions were says nothing of its own
+    return action != "warn" and any(alarm.get("action", action) != "warn" for alarm in last)

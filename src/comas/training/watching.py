@@ -3,7 +3,7 @@ alarm.
 
 All hypotheses of a run share one error: where nothing has changed since the start, the chance that
 any of them is refuted, at any time in the run, is at most `ALPHA`. Leaves out: what is watched
-(`monitors`), what becomes of a run that is alarmed (`training.guard`).
+(`monitors`), what becomes of a run that is alarmed (`training.loop`).
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ class Watching:
             trial = self.trials[name, key]
             reading = readings.get(key)
             if trial.hear(reading):
-                alarm = _alarm(step, name, trial)
-                alarms.append(alarm)
+                alarms.append(_alarm(step, name, trial))
             if reading is not None and reading.values:
                 figures[key] = _figures(reading, trial)
         return figures
@@ -182,18 +181,15 @@ def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
     in powers of ten, and all values with their counts, so that a record can be put to another test.
     """
     values = reading.values
-    counts = Counter(values)
-    counted = [f"{value!r}*{count}" for value, count in sorted(counts.items())]
-    figures: dict[str, Any] = {}
-    count = len(values)
-    total = math.fsum(values)
-    figures["mean"] = total / count
-    figures["n"] = count
-    figures["start"] = None if math.isnan(trial.start) else trial.start
-    figures["evidence"] = trial.evidence.log / math.log(10)
-    figures["needed"] = trial.level / math.log(10)
-    figures["values"] = " ".join(counted)
-    return figures
+    counts = sorted(Counter(values).items())
+    return {
+        "mean": math.fsum(values) / len(values),
+        "n": len(values),
+        "start": None if math.isnan(trial.start) else trial.start,
+        "evidence": trial.evidence.log / math.log(10),
+        "needed": trial.level / math.log(10),
+        "values": " ".join(f"{value!r}*{count}" for value, count in counts),
+    }
 
 
 def _alarm(step: int, name: str, trial: Trial) -> Alarm:
@@ -202,12 +198,10 @@ def _alarm(step: int, name: str, trial: Trial) -> Alarm:
     start = trial.start
     lately = trial.observed
     since = trial.evidence.since
-    most = min(700.0, trial.evidence.log)
-    evidence = math.exp(most)
-    needed = math.exp(trial.level)
+    evidence = math.exp(min(700.0, trial.evidence.log))
     odds = "over a million" if evidence > 1e6 else f"{evidence:,.0f}"
     seen = f"{name}: {lately:.2f} {hypothesis.lately}, {start:.2f} {hypothesis.before}"
     text = f"{hypothesis.says} ({seen}; since step {since + 1}, evidence {odds} to 1)"
     kind = f"{name}.{hypothesis.name}"
-    margin = hypothesis.margin
-    return Alarm(step, kind, (), lately, text, start, margin, since, evidence, needed)
+    more = (hypothesis.margin, since, evidence, math.exp(trial.level))
+    return Alarm(step, kind, (), lately, text, start, *more)

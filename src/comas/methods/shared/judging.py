@@ -52,7 +52,6 @@ JUDGING = (
 )
 """The check is written before the score: judges that score at once are at chance on hidden work."""
 WORDING = {
-    "solution": "{question}\n\nSolve it and end with the answer.",
     "evaluation": (
         "Question:\n{question}\n\nA solution:\n{work}\n\nCheck it step by step. End with one word:"
         " right or wrong."

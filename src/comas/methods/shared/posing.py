@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import defuse, words
+from comas.game.prompts import SOLVING, defuse, words
 from comas.types import Question, Task, Turn
 
 WORDING = {
@@ -21,7 +21,7 @@ WORDING = {
         " the question."
     ),
     "reference": "An accepted question:\n{question}",
-    "solution": "{question}\n\nSolve it and end with the answer.",
+    **SOLVING,
 }
 
 
