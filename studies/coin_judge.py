@@ -1,5 +1,5 @@
-"""`comas_votes` with a coin in the place of the votes that pay a judge: what learning does where pay
-says nothing.
+"""`comas_votes` with a coin in the place of the votes that pay a judge: what learning does where
+pay says nothing.
 
 A verdict is paid 1 or 0 by a draw from its turn's id; all else is as there.
 """
