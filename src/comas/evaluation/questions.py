@@ -219,7 +219,7 @@ def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
     records = [asdict(question) for question in questions]
     try:
-        text = json.dumps(records, sort_keys=True, default=_plain)
+        text = json.dumps(records, sort_keys=True, default=_in_meta)
     except TypeError as error:  # keys of several kinds have no order
         raise UserMistake(
             f"the `meta` of the questions cannot be written as JSON ({error}): give its tables keys"
@@ -228,7 +228,7 @@ def of_questions(questions: Sequence[Question]) -> str:
     return _sha256(text)
 
 
-def _plain(value: Any) -> Any:
+def _in_meta(value: Any) -> Any:
     """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must
     do.
     """

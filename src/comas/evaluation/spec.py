@@ -103,19 +103,6 @@ class Plan:
 
     def resolved(self, run: str) -> Resolved:
         """Config, method and task of what stands under this name."""
-        return system_config(*self._system(run))
-
-    def team(self, run: str, resolved: Resolved, hosts: Mapping[str, Host] | None = None) -> Team:
-        """What stands under this name, and was `resolved`, ready to be asked; `hosts` are those
-        that are made already.
-        """
-        return asked(resolved, self.weights(run), hosts)
-
-    def weights(self, run: str) -> Path | None:
-        """The checkpoint of what stands under this name; None of what is no run."""
-        return None if run in self.teams else checkpoint_of(self.places.get(run, run))
-
-    def _system(self, run: str) -> tuple[str, Sequence[str], Mapping[str, Any] | None]:
         name = self.places.get(run, run)
         table = self.teams.get(run)
         hosts = hosts_of(name) if table is None else set(table["hosts"])
@@ -128,10 +115,21 @@ class Plan:
             for pair in self.pairs
             if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
         ]
-        changed = [pair for change in self.changes for pair in change["pairs"]]
-        if changed:
-            changed = spending.concerning(changed, system_config(name, pairs, table).config)
-        return name, [*pairs, *changed], table
+        found = system_config(name, pairs, table)
+        changes = [pair for change in self.changes for pair in change["pairs"]]
+        if not changes:
+            return found
+        return system_config(name, [*pairs, *spending.concerning(changes, found.config)], table)
+
+    def team(self, run: str, resolved: Resolved, hosts: Mapping[str, Host] | None = None) -> Team:
+        """What stands under this name, and was `resolved`, ready to be asked; `hosts` are those
+        that are made already.
+        """
+        return asked(resolved, self.weights(run), hosts)
+
+    def weights(self, run: str) -> Path | None:
+        """The checkpoint of what stands under this name; None of what is no run."""
+        return None if run in self.teams else checkpoint_of(self.places.get(run, run))
 
 
 def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from comas.config.schema import Config, read
 from comas.config.systems import opened
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
 from comas.models.packaged import is_packaged
-from comas.models.sources import ADAPTER, TEAM, Source, exported, recorded_base, source_of
+from comas.models.sources import ADAPTER, TEAM, exported, recorded_base, source_of
 from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none
@@ -144,23 +144,27 @@ def export(
 def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
     """Write weights, cards, the files of method and task, and `team.toml`; seal them."""
     for host in dict.fromkeys(job.policies().values()):
-        _write_host(job, host)
+        adapters = job.adapters(host)
+        for policy in job.policies(host):
+            if policy in adapters:
+                _write_adapter(job, policy)
+            else:
+                _write_whole(job, policy)
+        if adapters and job.merged:  # they are copied, and merged as well
+            _write_merged(job, adapters, host)
     _write_cards(job, facts)
     for name, file in plugins.items():
         shutil.copyfile(file, job.out / name)
     names = {str(file): name for name, file in plugins.items()}
     (job.out / TEAM).write_text(_team(job, names), encoding="utf-8")
-    sources = {plan.source.name: plan.source for plan in job.plans}
-    earlier = [Path(name).name for name in sorted(sources) if _trained_before(sources[name])]
+    trained = {  # what policies started from that was trained itself, here or elsewhere
+        plan.source.name
+        for plan in job.plans
+        if plan.source.kind == "run" or (plan.source.kind != "seed" and exported(plan.source.name))
+    }
+    earlier = [Path(name).name for name in sorted(trained)]
     run = job.run.path.resolve().name
     files.seal(job.out, {"run": run, "step": job.step, "earlier": earlier})
-
-
-def _trained_before(source: Source) -> bool:
-    """Whether a policy started from what was trained, here or elsewhere."""
-    if source.kind == "seed":
-        return False
-    return source.kind == "run" or bool(exported(source.name))
 
 
 def _base(job: Job, policy: str) -> str:
@@ -250,18 +254,6 @@ def _place_here(plugin: str, plugins: Mapping[str, str]) -> str:
 
 
 # --- weights
-
-
-def _write_host(job: Job, host: str) -> None:
-    """All policies of one host: they are copied, and adapters are merged as well."""
-    adapters = job.adapters(host)
-    for policy in job.policies(host):
-        if policy in adapters:
-            _write_adapter(job, policy)
-        else:
-            _write_whole(job, policy)
-    if adapters and job.merged:
-        _write_merged(job, adapters, host)
 
 
 def _write_adapter(job: Job, policy: str) -> None:
@@ -373,11 +365,8 @@ class Facts:
 
     def agents(self, policy: str) -> list[str]:
         """Who speaks with these weights."""
-        return [name for plan in self.plans() if plan.name == policy for name in plan.agents]
-
-    def plans(self) -> Sequence[PolicyPlan]:
-        """Its policies."""
-        return policies_of(self.config)
+        plans = policies_of(self.config)
+        return [name for plan in plans if plan.name == policy for name in plan.agents]
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""

@@ -245,37 +245,35 @@ class Setting:
         return {"trained": self.trained, **pinned(config)}
 
 
-def settings_of(study: StudyFile, file: Path) -> list[Setting]:
-    """All settings, resolved; a mistake is one line that names file, setting and key."""
+def settings_of(study: StudyFile, folder: Path) -> list[Setting]:
+    """All settings, resolved, with places that are relative to `folder`; a mistake names setting
+    and key.
+    """
     try:
-        try:
-            read(None, nested(study.config))
-        except UserMistake as error:
-            raise UserMistake(f"config: {error}") from error
-        descriptions = described(study)
+        read(None, nested(study.config))
     except UserMistake as error:
-        raise UserMistake(f"{file}: {error}") from error
+        raise UserMistake(f"config: {error}") from error
     found: list[Setting] = []
-    for name, keys, trained in descriptions:
+    for name, keys, trained in described(study):
         try:
-            setting = _resolved(study, file, name, keys, trained)
+            setting = _resolved(study, folder, name, keys, trained)
         except UserMistake as error:
-            raise UserMistake(f"{file}: setting {name}: {error}") from error
+            raise UserMistake(f"setting {name}: {error}") from error
         for other in found:  # a difference between them would be noise
             if other.essence == setting.essence:
                 raise UserMistake(
-                    f"{file}: settings {other.name} and {setting.name} are alike, once presets and"
+                    f"settings {other.name} and {setting.name} are alike, once presets and"
                     " defaults are written out: remove one"
                 )
         found.append(setting)
     return found
 
 
-def _resolved(study: StudyFile, file: Path, name: str, keys: Keys, trained: bool) -> Setting:
+def _resolved(study: StudyFile, folder: Path, name: str, keys: Keys, trained: bool) -> Setting:
     keys = {**copy.deepcopy(keys), "steps": (study.steps or MANY_STEPS) if trained else 0}
     if trained and study.tokens is not None:
         keys["tokens"] = study.tokens
-    anchor(keys, file.parent)
+    anchor(keys, folder)
     resolved = resolve(read(None, {**keys, "seed": study.seeds[0]}))
     check_training(resolved)
     check_trackers(resolved.config.track)
@@ -399,15 +397,15 @@ def check_named(what: str, name: str, known: Iterable[str]) -> None:
         raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
 
 
-def check_measures(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+def check_measures(study: StudyFile, settings: Sequence[Setting]) -> None:
     """An error for a measure that a setting cannot have."""
     names = [setting.name for setting in settings]
     folders: dict[str, str] = {}
     for name, measure in study.measures.items():
         other = folders.setdefault(slug(name), name)
         if other != name:
-            raise UserMistake(f"{file}: measures {other!r} and {name!r} would have one folder")
-        place = f"{file}: measures.{name}"
+            raise UserMistake(f"measures {other!r} and {name!r} would have one folder")
+        place = f"measures.{name}"
         for wanted in measure.settings or ():
             check_named(f"{place}: settings", wanted, names)
         for setting in taken_of(measure, settings):
@@ -439,6 +437,7 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         config = resolved.config
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         resolved = replace(resolved, task=task)
+    # without weights, which may not be on this machine
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     team = Team(resolved, {}, members_of(resolved, hosts))
     way = ways.way(str(measure.setup), team)
@@ -446,45 +445,43 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
     ways.check_roles_taken(way, team.members)
 
 
-def check_claims(study: StudyFile, settings: Sequence[Setting], file: Path) -> None:
+def check_claims(study: StudyFile, settings: Sequence[Setting]) -> None:
     """An error for a claim about a setting or a measure that there is not."""
     said: list[dict[str, Any]] = []
     for number, claim in enumerate(study.claims, 1):
-        place = f"{file}: claim {number} ({claim.says})"
-        _check_claim(claim, study, {setting.name: setting for setting in settings}, place)
         facts = claim.model_dump(exclude={"says"})
-        if facts in said:
-            raise UserMistake(f"{place}: claim {said.index(facts) + 1} says the same: remove one")
+        try:
+            _check_claim(claim, study, {setting.name: setting for setting in settings})
+            if facts in said:
+                raise UserMistake(f"claim {said.index(facts) + 1} says the same: remove one")
+        except UserMistake as error:
+            raise UserMistake(f"claim {number} ({claim.says}): {error}") from error
         said.append(facts)
 
 
-def _check_claim(
-    claim: Claim, study: StudyFile, settings: Mapping[str, Setting], place: str
-) -> None:
-    check_named(f"{place}: left", claim.left, settings)
+def _check_claim(claim: Claim, study: StudyFile, settings: Mapping[str, Setting]) -> None:
+    check_named("left", claim.left, settings)
     if isinstance(claim.right, str):
-        check_named(f"{place}: right", claim.right, settings)
+        check_named("right", claim.right, settings)
     elif claim.right_measure is not None:
-        raise UserMistake(f"{place}: right is a number, and has no right_measure")
+        raise UserMistake("right is a number, and has no right_measure")
     if len(set(claim.sides)) < len(claim.sides):
-        raise UserMistake(f"{place}: {claim.left} is compared with itself")
+        raise UserMistake(f"{claim.left} is compared with itself")
     for name, measure in claim.sides:
         setting = settings[name]
         of_agents = [
             f"{own}.{agent}" for own in OF_AGENTS for agent in setting.resolved.config.agents
         ]
-        check_named(f"{place}: measure", measure, [*OWN, *study.measures, *of_agents])
+        check_named("measure", measure, [*OWN, *study.measures, *of_agents])
         if measure in study.measures:
             if setting not in taken_of(study.measures[measure], list(settings.values())):
-                raise UserMistake(
-                    f"{place}: {measure} is not taken of {name}: see measures.{measure}"
-                )
+                raise UserMistake(f"{measure} is not taken of {name}: see measures.{measure}")
             continue
         config = setting.resolved.config
         if measure in (*HELD_OUT, *of_agents) and not config.test_questions:
-            raise UserMistake(f"{place}: {name} has no {measure}: its test_questions is 0")
+            raise UserMistake(f"{name} has no {measure}: its test_questions is 0")
         if measure == "best" and not (setting.trained and config.eval_every):
-            raise UserMistake(f"{place}: {name} has no best: nothing is measured on the way")
+            raise UserMistake(f"{name} has no best: nothing is measured on the way")
 
 
 # --- files that are named

@@ -201,19 +201,16 @@ class Report:
         """Write all of its files."""
         parts = [f"# {plain(self.title)}", *_parts(self, out)]
         files.replace(out / "report.md", "\n\n".join(parts) + "\n")
-        files.replace(out / "rows.csv", _csv(self))
         files.replace(out / "study.json", files.as_json(self.data(), indent=1))
-
-
-def _csv(report: Report) -> str:
-    names = [*OWN, *report.study.claimed_of_agents, *report.study.measures]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["setting", "seed", "run", "status", "reason", *names])
-    for row in report.rows:
-        values = [row.values.get(name, "") for name in names]
-        writer.writerow([row.setting, row.seed, row.run, row.status, row.reason, *values])
-    return text.getvalue()
+        names = [*OWN, *self.study.claimed_of_agents, *self.study.measures]
+        facts = ["setting", "seed", "run", "status", "reason"]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*facts, *names])
+        for row in self.rows:
+            values = [row.values.get(name, "") for name in names]
+            writer.writerow([*(getattr(row, fact) for fact in facts), *values])
+        files.replace(out / "rows.csv", text.getvalue())
 
 
 # --- Markdown
@@ -274,18 +271,20 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
     by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
     headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
     yield table("Accuracy after training, by seed", headings, by_seed)
-    if of_agents := study.claimed_of_agents:
-        means = [(name, *(_mean(report, name, measure) for measure in of_agents)) for name in names]
-        yield table("Of single agents, 95 %", ("setting", *of_agents), means)
+    if study.claimed_of_agents:
+        yield _means_table(report, "Of single agents, 95 %", study.claimed_of_agents)
     if study.measures:
         yield "## Measures"
-        means = [
-            (name, *(_mean(report, name, measure) for measure in study.measures)) for name in names
-        ]
         told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
-        yield table(f"Measures: {'; '.join(told)}", ("setting", *study.measures), means)
+        yield _means_table(report, f"Measures: {'; '.join(told)}", list(study.measures))
         if can_draw():
             yield from _measure_pictures(report, out)
+
+
+def _means_table(report: Report, title: str, measures: Sequence[str]) -> str:
+    names = [setting.name for setting in report.settings]
+    rows = [(name, *(_mean(report, name, measure) for measure in measures)) for name in names]
+    return table(title, ("setting", *measures), rows)
 
 
 def _told(measure: Measure) -> str:
@@ -328,9 +327,10 @@ def _settings_table(report: Report) -> str:
     for setting in report.settings:
         name = setting.name
         done = [row for row in report.rows if row.setting == name and row.status == "done"]
-        lowest, tokens, steps = (
-            report.interval(name, measure) for measure in ("lowest", "tokens", "steps")
-        )
+        means: list[str] = []
+        for measure, form in (("lowest", ".3f"), ("tokens", ",.0f"), ("steps", ",.0f")):
+            found = report.interval(name, measure)
+            means.append(NONE if found is None else f"{found.mean:{form}}")
         rows.append(
             [
                 name,
@@ -338,9 +338,7 @@ def _settings_table(report: Report) -> str:
                 _mean(report, name, "before"),
                 _mean(report, name, "accuracy"),
                 _signed(report.interval(name, "gain") if setting.trained else None),
-                NONE if lowest is None else f"{lowest.mean:.3f}",
-                NONE if tokens is None else f"{tokens.mean:,.0f}",
-                NONE if steps is None else f"{steps.mean:,.0f}",
+                *means,
             ]
         )
     headings = ("setting", "cells", "before", "after, 95 %", "gain, 95 %", "lowest agent")

@@ -67,11 +67,11 @@ class Study:
         described = read_file(path)
         try:
             described = located(described, path.parent)
+            settings = settings_of(described, path.parent)
+            check_measures(described, settings)
+            check_claims(described, settings)
         except UserMistake as error:
             raise UserMistake(f"{path}: {error}") from error
-        settings = settings_of(described, path)
-        check_measures(described, settings, path)
-        check_claims(described, settings, path)
         out = Path(described.out or Path("studies") / path.stem).expanduser().absolute()
         if odd := [sign for sign in "=,@" if sign in str(out)]:
             raise UserMistake(f"{path}: out = {str(out)!r}: a folder without {odd[0]} is wanted")
