@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comas.evaluation.questions import overlap
+from comas.evaluation.questions import overlap, run_digests
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
