@@ -11,9 +11,9 @@ from comas.methods import comas_votes
 from comas.objective.pay import in_role
 
 
-def settle(episodes, task):
+def settle(episodes, task, *, gate: bool = True):
     """Pay as `comas_votes` does, and judges by a coin."""
-    comas_votes.settle(episodes, task)
+    comas_votes.settle(episodes, task, gate=gate)
     for episode in episodes:
         for scoring in in_role(episode, "scoring"):
             if scoring.reward is not None:
