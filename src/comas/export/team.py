@@ -24,8 +24,7 @@ from comas.config.resolve import PolicyPlan, policies_of, weights_at
 from comas.config.schema import Config, read
 from comas.config.systems import opened
 from comas.evaluation.accuracy import Answer, accuracy, paired_gain
-from comas.models.packaged import is_packaged
-from comas.models.sources import ADAPTER, TEAM, exported, recorded_base, source_of
+from comas.models.sources import ADAPTER, TEAM, exported, is_packaged, recorded_base, source_of
 from comas.stats import Interval
 from comas.storage import files
 from comas.storage.records import without_none

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from comas.hosts.line import Call, Transport
+from comas.hosts.far_end import Call, Transport
 from comas.hosts.remote import RemoteHost
 from comas.team.elsewhere import of_learning
 from comas.testing.scripted import Script, Scripted
