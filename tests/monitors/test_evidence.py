@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.monitors import late_fall
-from comas.monitors.evidence import CHANCE, FRACTIONS, Evidence, Trial, highest_mean
-from comas.monitors.monitor import Allowance, Hypothesis, Reading, Seen, due
+from comas.monitors.evidence import (
+    CHANCE,
+    FRACTIONS,
+    Evidence,
+    Trial,
+    highest_mean,
+    seen_after,
+)
+from comas.monitors.monitor import Allowance, Expected, Hypothesis, Reading, Seen, due
 
 ALPHA = 0.05
 
@@ -210,3 +217,20 @@ def test_what_monitors_ask_is_paid_for_by_their_allowance(
     assert at_start * 4 * cost + later * cost <= tokens + cost
     assert at_start <= start
     assert later <= 8 * 50
+
+
+def test_a_forecast_is_the_step_in_which_a_trial_of_the_worst_values_alarms() -> None:
+    hypothesis = Hypothesis("rejected", "judges reject", 0.1)
+    foretold = seen_after(hypothesis, 0.001, Expected(0.2, 200, 2.0), 100)
+    trial = Trial(hypothesis, 0.001)
+    heard = [trial.hear(Reading([1.0, 1.0], 0.2, 200)) for _ in range(100)]
+    assert foretold == heard.index(True) + 1
+
+
+def test_more_values_a_step_are_seen_sooner_and_a_start_of_one_never() -> None:
+    hypothesis = Hypothesis("rejected", "judges reject", 0.1)
+    after = [seen_after(hypothesis, 0.001, Expected(0.2, 200, rate), 500) for rate in (0.5, 1, 4)]
+    assert None not in after
+    assert sorted(after, key=lambda steps: -(steps or 0)) == after
+    assert after[0] != after[-1]
+    assert seen_after(hypothesis, 0.001, Expected(0.95, 200, 4.0), 500) is None

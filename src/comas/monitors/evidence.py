@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from comas.monitors.monitor import Hypothesis, Reading
+from comas.monitors.monitor import Expected, Hypothesis, Reading, due
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
 """Stakes, each with an equal part of the capital: small ones find small changes in many values,
@@ -230,6 +230,18 @@ class Trial:
         self.start = math.nan if record["start"] is None else record["start"]
         self.alarmed = record["alarmed"]
         self.evidence.take_up(record)
+
+
+def seen_after(hypothesis: Hypothesis, error: float, expected: Expected, steps: int) -> int | None:
+    """Steps after which a hypothesis is refuted where each value is as bad as it can be; None where
+    that takes more than `steps`.
+    """
+    trial = Trial(hypothesis, error)
+    for step in range(steps):
+        values = [1.0] * due(expected.per_step, step)
+        if trial.hear(Reading(values, expected.start, expected.count)):
+            return step + 1
+    return None
 
 
 def _mean(reading: Reading) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from comas.game.play import Scene
 from comas.types import Episode, Turn
@@ -77,6 +77,16 @@ class Seen:
         return [turn for episode in self.episodes for turn in episode.turns]
 
 
+class Expected(NamedTuple):
+    """How much will be read of a hypothesis."""
+
+    start: float
+    count: int
+    """Values behind the start."""
+    per_step: float
+    """Values of a step, on average."""
+
+
 @dataclass(frozen=True)
 class Allowance:
     """What a monitor may spend in a run."""
@@ -133,6 +143,12 @@ class Monitor:
         """Prepare when the first step has been played, by the team as it starts, and nobody has
         learnt from it; `episodes` are those that did not fail.
         """
+
+    def expected(self) -> Mapping[str, Expected]:
+        """Name of a hypothesis -> what its readings will be, once `begin` has been; what nobody
+        knows is left out.
+        """
+        return {}
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Ask the team something of one's own while a step of so many discussions is played;

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from comas.game.agent import derive_seed
 from comas.game.play import Scene
 from comas.game.roles import WORK
-from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
+from comas.monitors.monitor import CannotWatch, Expected, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
     Plant,
     as_plant,
@@ -112,6 +112,16 @@ class Probes(Monitor):
             "rate": rate,
             "plants": records,
         }
+
+    def expected(self) -> Mapping[str, Expected]:
+        """Of the most frequent kind."""
+        kinds = [kind for kind in ORDER if kind in self.memory.get("start", {})]
+        if not kinds:
+            return {}
+        first = kinds[0]
+        per_step = self.memory["rate"] * kinds.count(first) / len(kinds)
+        start = self.memory["start"][first]
+        return {first: Expected(start, self.memory["counts"][first], per_step)}
 
     async def ask(self, scene: Scene, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""

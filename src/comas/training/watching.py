@@ -19,7 +19,7 @@ from comas.config.plugins import load_builder
 from comas.config.schema import Config
 from comas.game.play import Scene
 from comas.hooks import Alarm
-from comas.monitors.evidence import Trial
+from comas.monitors.evidence import Trial, seen_after
 from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
 from comas.storage.alarms import read_monitors, write_monitors
 from comas.types import Episode, UserMistake
@@ -78,7 +78,26 @@ class Watching:
             whole = [episode for episode in episodes if episode.error is None]
             for name, monitor in tuple(self.monitors.items()):
                 await self._guarded(name, monitor.begin(scene, whole))
+                self._foretell(name)
         return episodes
+
+    def _foretell(self, name: str) -> None:
+        """Say what a monitor that asks can see in this run; drop it where that is nothing."""
+        monitor = self.monitors.get(name)
+        if monitor is None:
+            return
+        for key, expected in monitor.expected().items():
+            trial = self.trials[name, key]
+            steps = monitor.allowance.steps
+            needed = seen_after(trial.hypothesis, 2 * trial.error, expected, steps)
+            what = f"that {trial.hypothesis.says}"
+            if needed is None:
+                reason = f"{what} would not be seen in {steps} steps, even where they always do"
+                self._drop(name, CannotWatch(reason))
+                return
+            self.note(
+                f"monitor {name}: {what} is seen after about {needed} steps, where they always do"
+            )
 
     def _allow(self, episodes: Sequence[Episode]) -> None:
         """Divide the tokens for monitors among those that ask anything; `episodes` are the first
