@@ -169,7 +169,7 @@ class FarEnd:
         self._send(pickle.dumps(Out(logged=(level, text)), protocol=5))
 
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
-        own = {"learn": self._learn, "sees": self._sees}
+        own = {"learn": self.learn, "sees": self.sees}
         try:
             answer = number, True, await (own.get(verb) or getattr(self._host, verb))(*arguments)
         except asyncio.CancelledError:
@@ -182,13 +182,13 @@ class FarEnd:
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send_when_quiet())
 
-    async def _learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         """Take one step by the method that was shipped."""
         assert self._host is not None
         assert self._method is not None, "the near end knows whether the host learns"
         return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
 
-    async def _sees(self, place: Path) -> bool:
+    async def sees(self, place: Path) -> bool:
         """Whether there is such a file or folder on this machine."""
         return await asyncio.to_thread(place.exists)
 

@@ -55,9 +55,7 @@ def start(call: Call, heard: Heard, ended: Ended) -> RayLine:
     """Start an actor; it is given its shipment at once."""
     check(f"hosts.{call.host}")
     connect(call)
-    wanted = resources_of(call)
-    check_resources(call, wanted)
-    line = RayLine(call, wanted, heard, ended)
+    line = RayLine(call, resources_of(call), heard, ended)
     _open.add(line)
     return line
 
@@ -224,22 +222,16 @@ def _reach(address: str) -> None:
 
 
 def resources_of(call: Call) -> dict[str, float]:
-    """What an actor is to have: a CPU per thread, and a GPU where its device is one."""
-    import ray
-
-    wanted = {"CPU": float(call.threads)}
-    gpus = ray.cluster_resources().get("GPU", 0)
-    if call.device.startswith("cuda") or (call.device == "auto" and gpus):
-        wanted["GPU"] = 1.0
-    return wanted
-
-
-def check_resources(call: Call, wanted: dict[str, float]) -> None:
-    """An error for what the cluster has not, or has given to others."""
+    """What an actor is to have: a CPU per thread, and a GPU where its device is one; an error for
+    what the cluster has not, or has given to others.
+    """
     import ray
 
     there = ray.cluster_resources()
     free = ray.available_resources()
+    wanted = {"CPU": float(call.threads)}
+    if call.device.startswith("cuda") or (call.device == "auto" and there.get("GPU", 0)):
+        wanted["GPU"] = 1.0
     for what, count in wanted.items():
         if there.get(what, 0) < count:
             had = f"has {there.get(what, 0):g} in all"
@@ -252,6 +244,7 @@ def check_resources(call: Call, wanted: dict[str, float]) -> None:
             f"hosts.{call.host}.where=ray asks for {count:g} {what}, and the cluster {had}: set"
             f" hosts.{call.host}.{key}, put fewer hosts there, or start a larger cluster"
         )
+    return wanted
 
 
 @contextmanager

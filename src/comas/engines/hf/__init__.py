@@ -171,13 +171,13 @@ class HFEngine(BatchedEngine):
                 yield decoder, order
 
     def _decoder_of(self, weights: Weights) -> Decoder:
-        """The decoder that reads these weights; policies on one base share theirs."""
+        """The decoder that reads exactly these objects; policies on one base share theirs."""
+        adapted = weights.shared if isinstance(weights, Adapter) else None
+        model = weights.shared.model if isinstance(weights, Adapter) else weights.model
         for known in self._decoders.values():
-            if known.reads(weights):
+            if known.model is model and known.adapted is adapted:
                 return known
-        if isinstance(weights, Adapter):
-            return Decoder(self, weights.shared.model, weights.shared)
-        return Decoder(self, weights.model, None)
+        return Decoder(self, model, adapted)
 
 
 class Decoder:
@@ -188,12 +188,6 @@ class Decoder:
         self.model = model
         self.adapted = adapted
         self.packed = Packed(model) if engine.packed and can_pack(model) else None
-
-    def reads(self, weights: Weights) -> bool:
-        """Whether it samples from exactly these objects."""
-        if isinstance(weights, Adapter):
-            return self.adapted is weights.shared
-        return self.adapted is None and self.model is weights.model
 
     @contextmanager
     def _ready(self) -> Iterator[None]:

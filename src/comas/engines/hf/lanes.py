@@ -344,6 +344,10 @@ class Lanes:
         self.last_column = torch.tensor([-1], device=model.device)
         self.cache: Any = None
 
+    def empty_cache(self) -> Any:
+        """A cache of the kind that the model takes, for rows that begin together."""
+        return Slots(self.windows) if self.mixes else DynamicCache(config=self.model.config)
+
     def make_room(self, live_B: np.ndarray) -> None:
         """Drop columns that no living row uses where the next one would lie behind the context.
 
@@ -484,18 +488,18 @@ class Lanes:
         longest = int(cut.max())
         cache = joined(pieces, len(prompts), longest)
         suffixes = [prompts[i][1][cut[i] :] for i in order]
-        logits = self._read(suffixes, policies[order], longest - cut[order], cache)
+        logits = self.read(suffixes, policies[order], longest - cut[order], cache)
         return order, cache, logits
 
     def _pass(self, prompts: Sequence[Prompt]) -> tuple[Slots, Tensor]:
         """The cache of these prompts, and logits behind each."""
-        cache = Slots(self.windows)
+        cache = self.empty_cache()
         policies = [policy for policy, _ in prompts]
         nothing = np.zeros(len(prompts), np.int64)
-        logits = self._read([ids for _, ids in prompts], policies, nothing, cache)
+        logits = self.read([ids for _, ids in prompts], policies, nothing, cache)
         return cache, logits
 
-    def _read(
+    def read(
         self, ids: Sequence[np.ndarray], policy_B: Any, empty_B: np.ndarray, cache: Any
     ) -> Tensor:
         """Logits behind these tokens, which follow what the cache holds; in columns, so that a pass
@@ -557,6 +561,6 @@ class Lanes:
         order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
         ids = [prompts[i][1] for i in order]
         policy_B = np.array([prompts[i][0] for i in order])
-        cache = DynamicCache(config=self.model.config)
-        logits = self._read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
+        cache = self.empty_cache()
+        logits = self.read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
         return order, cache, logits

@@ -15,13 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor
 from transformers import DynamicCache
 
-from comas.engines.hf.lanes import Piece, Slots, holds, joined, windows_of
-from comas.seams import cache_keyword, in_float64
+from comas.engines.hf.lanes import Lanes, Piece, joined
+from comas.seams import in_float64
 from comas.types import UserMistake
 
 ROWS = 3
@@ -115,48 +116,30 @@ def _tokens(model: Any, width: int) -> Tensor:
 
 
 def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
-    """Logits behind the last tokens of the short rows, (R, V), which are padded.
+    """Logits behind the last tokens of the short rows, (R, V), by the lanes of the engine.
 
     All but the last tokens are read beside a row at the end of the context, as prompts are; that
     row then leaves, as rows do that have ended, a part of the padding goes with it, and the last
     tokens follow.
     """
-    width = ids_RT.shape[1] - 1
-    empty_R1 = torch.zeros(len(ids_RT), 1, dtype=torch.long, device=model.device)
-    empty_R1[:ROWS] = width - short
-    columns = torch.arange(width, device=model.device)
-    positions_RT = (columns - empty_R1).clamp(min=0)
-    positions_RT[ROWS:] += context - width
-    cache: Any = DynamicCache(config=model.config)
-    if holds(model.config):
-        cache = Slots(windows_of(model.config))
-    model(
-        input_ids=ids_RT[:, :-1],
-        attention_mask=(columns >= empty_R1).long(),
-        position_ids=positions_RT,
-        use_cache=True,
-        logits_to_keep=1,
-        **{cache_keyword(model): cache},
-    )
-    if cache.get_seq_length() != width:
+    ids = ids_RT.cpu().numpy()
+    width = ids.shape[1] - 1
+    lanes = Lanes(model, None, 0, context)
+    lanes.cache = lanes.empty_cache()
+    policies = np.zeros(len(ids), dtype=np.int64)
+    empty = np.array([0] * ROWS + [width - context])  # which puts the long row at the end
+    lanes.read([*ids[:ROWS, -short - 1 : -1], ids[ROWS, :-1]], policies, empty, lanes.cache)
+    if lanes.cache.get_seq_length() != width:
         raise TypeError("it does not use the cache that it is given")
     staying = list(range(ROWS))
-    if isinstance(cache, Slots):
-        cache = joined([Piece(cache, staying, staying)], ROWS, width - 1)
+    if lanes.mixes:
+        lanes.cache = joined([Piece(lanes.cache, staying, staying)], ROWS, width - 1)
     else:
-        cache.reorder_cache(torch.tensor(staying, device=model.device))
-    used = cache.get_seq_length()
-    columns = torch.arange(used + 1, device=model.device)
-    last_R1 = ids_RT[:ROWS, -1:]
-    output = model(
-        input_ids=last_R1,
-        attention_mask=(columns >= used - short).long().expand(ROWS, -1),
-        position_ids=torch.full_like(last_R1, short),
-        use_cache=True,
-        logits_to_keep=1,
-        **{cache_keyword(model): cache},
-    )
-    return output.logits[:, -1]
+        lanes.cache.reorder_cache(torch.tensor(staying, device=model.device))
+    lanes.policy_B = policies[:ROWS]
+    lanes.empty_B = np.full(ROWS, lanes.cache.get_seq_length() - short)
+    lanes.drawn_B = ids[:ROWS, -1]
+    return lanes.step()
 
 
 def _outcome(name: str, forward: Callable[[], Tensor]) -> Tensor:

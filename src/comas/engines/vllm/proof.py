@@ -10,7 +10,7 @@ loaded beside those that serve, proved, and only then asked for. Leaves out: sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,9 +42,6 @@ out. It alone was computed behind what the prefix cache has.
 SEED = 17
 """Of the token that is drawn behind a probe."""
 
-Learner = Callable[[Sequence[int]], Tensor]
-"""Token ids (T,) -> logits (T, V) of the learner's model."""
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -56,12 +53,10 @@ class Reading:
     logprobs: np.ndarray
     """Of these, (places,)."""
 
-    @torch.no_grad()
-    def gap(self, learner: Learner) -> float:
-        """Distance from the learner's log-probs in nats: the mean of all tokens, or, where that is
-        more, the drawn token's over `ONE`.
+    def gap(self, logits_TV: Tensor) -> float:
+        """Distance in nats from the log-probs of the learner, whose logits these are: the mean of
+        all tokens, or, where that is more, the drawn token's over `ONE`.
         """
-        logits_TV = learner(self.token_ids)
         before = torch.tensor(self.places, device=logits_TV.device) - 1
         chosen = torch.tensor([self.token_ids[place] for place in self.places])
         logprobs_PV = logits_TV[before].double().log_softmax(-1)
@@ -109,11 +104,11 @@ class Probe:
         logprobs = np.array([*read.read_logprobs, *drawn.logprobs])
         return Reading([*self.prompt_ids, *drawn.token_ids], places, logprobs)
 
-    def check(self, reading: Reading, learner: Learner, dtype: torch.dtype, name: str) -> None:
+    def check(self, reading: Reading, logits_TV: Tensor, dtype: torch.dtype, name: str) -> None:
         """StaleWeights where what vLLM said is further from the learner, which computes in `dtype`,
         than rounding.
         """
-        gap = reading.gap(learner)
+        gap = reading.gap(logits_TV)
         most = self.tolerance(dtype)
         if not gap <= most:
             raise StaleWeights(
@@ -126,26 +121,11 @@ class Probe:
         return max(TOLERANCE.get(self.dtype, COARSE), TOLERANCE.get(dtype, COARSE))
 
 
-def logits_of(model: CausalLM) -> Learner:
-    """The model as it is: a whole one, or the base below adapters."""
-
-    def logits(ids: Sequence[int]) -> Tensor:
-        ids_1T = torch.tensor([list(ids)], device=model.device)
-        return model(input_ids=ids_1T, use_cache=False).logits[0]
-
-    return logits
-
-
-def logits_with(shared: AdaptedModel, policy: str) -> Learner:
-    """The base with the adapter of this policy."""
-    number = list(shared.policies).index(policy)
-    plain = logits_of(shared.model)
-
-    def logits(ids: Sequence[int]) -> Tensor:
-        with shared.routed([number]):
-            return plain(ids)
-
-    return logits
+@torch.no_grad()
+def logits_of(model: CausalLM, ids: Sequence[int]) -> Tensor:
+    """Logits (T, V) of the model as it is: a whole one, or the base below adapters."""
+    ids_1T = torch.tensor([list(ids)], device=model.device)
+    return model(input_ids=ids_1T, use_cache=False).logits[0]
 
 
 @contextmanager
@@ -236,8 +216,10 @@ class Adapters:
             self._prove(policy, adapter, name)
             if published == 1 or (published - 2) % self.prove_every == 0:
                 reading = self.probe.read(adapter, name, new=True)
-                learner = logits_with(self.shared, policy)
-                self.probe.check(reading, learner, self.shared.model.dtype, name)
+                model = self.shared.model
+                with self.shared.routed([list(self.shared.policies).index(policy)]):
+                    learnt = logits_of(model, reading.token_ids)
+                self.probe.check(reading, learnt, model.dtype, name)
         except BaseException:  # the version before goes on serving
             self._drop(adapter)
             raise
@@ -315,9 +297,9 @@ class Adapters:
         log-probs as it changes the learner's: those of a new policy change nothing yet.
         """
         base: Any = self.shared.model
-        plain = logits_of(base)
         name = "the base"
-        self.probe.check(self.probe.read(None, name, new=False), plain, base.dtype, name)
+        reading = self.probe.read(None, name, new=False)
+        self.probe.check(reading, logits_of(base, reading.token_ids), base.dtype, name)
         rank = max(self.shared.specs[policy].rank for policy in policies)
         pairs = _trial(base, sorted(self.names), rank)
         name = "a trial adapter"
@@ -328,8 +310,11 @@ class Adapters:
             self._compare(adapter, served, name)
             reading = self.probe.read(adapter, name, new=True)
             with added(base, served):
-                self.probe.check(reading, plain, base.dtype, name)
-            if reading.gap(plain) <= 2 * self.probe.tolerance(base.dtype):
+                changed = logits_of(base, reading.token_ids)
+            self.probe.check(reading, changed, base.dtype, name)
+            if reading.gap(logits_of(base, reading.token_ids)) <= 2 * self.probe.tolerance(
+                base.dtype
+            ):
                 raise StaleWeights(f"{name} does not change what vLLM says of a probe")
         finally:
             self._drop(adapter)
@@ -393,7 +378,7 @@ class Whole:
         name = f"policy {self.policy}, version {version}"
         check_weights(self.vllm, model, self.probe.dtype, version, name)
         reading = self.probe.read(None, name, new=True)
-        self.probe.check(reading, logits_of(model), model.dtype, name)
+        self.probe.check(reading, logits_of(model, reading.token_ids), model.dtype, name)
 
 
 def is_tied(model: Any) -> bool:
