@@ -520,8 +520,11 @@ def print_tables(console: Console, rows: Sequence[Row], verdicts: Sequence[Verdi
 
 def as_json(rows: Sequence[Row], verdicts: Sequence[Verdict], values: Values) -> str:
     """The report as JSON."""
-    claims = [{**asdict(verdict), "found": interval_record(verdict.found)} for verdict in verdicts]
-    methods = [{**asdict(row), "gain": interval_record(row.gain)} for row in rows]
+    claims = [
+        {**asdict(verdict), "found": verdict.found and interval_record(verdict.found)}
+        for verdict in verdicts
+    ]
+    methods = [{**asdict(row), "gain": row.gain and interval_record(row.gain)} for row in rows]
     figures = [
         {"seed": seed, **figure._asdict(), "value": None if math.isnan(value) else value}
         for seed, of_seed in values.items()

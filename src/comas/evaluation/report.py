@@ -260,27 +260,23 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
         return None
     one = values[: len(first.runs)]
     other = values[len(first.runs) :]
-    if len(one) > 1 and first.system == second.system:  # the same runs in two ways
-        gaps_by_run = [_gaps(*rows) for rows in zip(one, other, strict=True)]
-        interval, p = two_level(gaps_by_run)
-        test = "t over runs and questions, paired"
-        return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
-    if len(values) > 2:
+    gaps = [
+        [b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=False)
+    ]  # run by run, question by question
+    if len(values) == 2:
+        interval = paired_bootstrap(gaps[0], seed)
+        if first.single and second.single:
+            p, test = mcnemar(gaps[0].count(1.0), gaps[0].count(-1.0)), "McNemar, exact"
+        else:
+            p, test = sign_flips(gaps[0], seed), "sign flips"
+        return Difference(first, second, interval, p, test, p)
+    test = "t over runs and questions"
+    if first.system == second.system:  # the same runs in two ways
+        interval, p = two_level(gaps)
+        test += ", paired"
+    else:
         interval, p = two_level_difference(one, other)
-        test = "t over runs and questions"
-        return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
-    gaps = _gaps(one[0], other[0])
-    interval = paired_bootstrap(gaps, seed)
-    if first.single and second.single:
-        p = mcnemar(gaps.count(1.0), gaps.count(-1.0))
-        return Difference(first, second, interval, p, "McNemar, exact", p)
-    p = sign_flips(gaps, seed)
-    return Difference(first, second, interval, p, "sign flips", p)
-
-
-def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Second minus first, question by question."""
-    return [b - a for a, b in zip(first, second, strict=True)]
+    return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
 
 
 def corrected(found: Sequence[Difference | None]) -> list[Difference]:

@@ -29,11 +29,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from comas.serve.playing import Answer, Players, Request, Usage
+from comas.serve.playing import Answer, Players, Request
 from comas.serve.protocol import Refusal, Wording, as_json, event, read_request, refusal_of
 from comas.signals import listening
 from comas.sync import collected_apart
-from comas.types import HostLost, UserMistake
+from comas.types import HostLost, Turn, UserMistake
 
 KEY = "COMAS_SERVE_KEY"
 """The variable of the key."""
@@ -258,7 +258,7 @@ class Endpoint:
         finally:
             playing.cancel()
 
-    async def _play(self, request: Request, deadline: float) -> tuple[list[Answer], Usage]:
+    async def _play(self, request: Request, deadline: float) -> tuple[list[Answer], list[Turn]]:
         self._check_places(request)
         self.open += request.choices
         try:

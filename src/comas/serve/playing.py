@@ -152,14 +152,6 @@ class Answer:
     turns: Sequence[Turn]
 
 
-@dataclass
-class Usage:
-    """Tokens of all turns of a request, those of plays that a machine failed included."""
-
-    prompt_tokens: int = 0
-    tokens: int = 0
-
-
 class Players:
     """Has models answer: what is the same for all requests."""
 
@@ -181,23 +173,20 @@ class Players:
         self._seed = seed
         self._places = asyncio.Semaphore(at_once)
 
-    async def play(self, request: Request) -> tuple[list[Answer], Usage]:
-        """Play what is wanted: its answers, in the order of the choices, and what they cost.
+    async def play(self, request: Request) -> tuple[list[Answer], list[Turn]]:
+        """Play what is wanted: its answers, in the order of the choices, and all turns, those of
+        plays that a machine failed included.
 
         Raises HostFailure or UserMistake, and then gives up all of it.
         """
-        usage = Usage()
-
-        def count(turn: Turn) -> None:
-            usage.prompt_tokens += turn.prompt_tokens
-            usage.tokens += turn.tokens
+        heard: list[Turn] = []
 
         async def one(index: int) -> Answer:
             async with self._places:
-                return _answer_of(await self._discuss(request, index, count), request.stop)
+                return _answer_of(await self._discuss(request, index, heard.append), request.stop)
 
         try:
-            return await together(map(one, range(request.choices))), usage
+            return await together(map(one, range(request.choices))), heard
         except ExceptionGroup as errors:
             raise first(errors) from errors
 

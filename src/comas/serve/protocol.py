@@ -34,9 +34,9 @@ from pydantic import (
 
 from comas.game.prompts import defuse
 from comas.hosts.endpoint import BudgetSpent
-from comas.serve.playing import Answer, Players, Request, TooLong, Usage
+from comas.serve.playing import Answer, Players, Request, TooLong
 from comas.storage.records import plain
-from comas.types import HostFailure, HostLost, UserMistake
+from comas.types import HostFailure, HostLost, Turn, UserMistake
 
 NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
 """Values with which a parameter that nobody here can honour asks for nothing."""
@@ -278,27 +278,27 @@ class Wording:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Answer], heard: Sequence[Turn]) -> dict[str, Any]:
         """A reply that is no stream."""
         choices: list[dict[str, Any]] = []
         for index, answer in enumerate(answers):
             message = {"role": "assistant", "content": answer.text, "refusal": None}
             choices.append({"index": index, "message": message, **self._ending(answer)})
-        return {**self._head(""), "choices": choices, "usage": usage_record(usage)}
+        return {**self._head(""), "choices": choices, "usage": usage_record(heard)}
 
     def opening(self) -> str:
         """The first events of a stream: who speaks."""
         speaker = {"role": "assistant", "content": ""}
         return "".join(self._event(index, speaker) for index in range(self.request.choices))
 
-    def rest(self, answers: Sequence[Answer], usage: Usage) -> str:
+    def rest(self, answers: Sequence[Answer], heard: Sequence[Turn]) -> str:
         """The other events of a stream: each answer, which is there as a whole, and its end."""
         events: list[str] = []
         for index, answer in enumerate(answers):
             events.append(self._event(index, {"content": answer.text}))
             events.append(self._event(index, {}, **self._ending(answer)))
         if self.request.include_usage:
-            last = {**self._head(".chunk"), "choices": [], "usage": usage_record(usage)}
+            last = {**self._head(".chunk"), "choices": [], "usage": usage_record(heard)}
             events.append(event(last))
         return "".join([*events, "data: [DONE]\n\n"])
 
@@ -342,10 +342,12 @@ def as_json(record: Any) -> str:
     return json.dumps(record, ensure_ascii=True, default=plain)
 
 
-def usage_record(usage: Usage) -> dict[str, int]:
+def usage_record(heard: Sequence[Turn]) -> dict[str, int]:
     """The tokens of a whole team."""
+    prompts = sum(turn.prompt_tokens for turn in heard)
+    tokens = sum(turn.tokens for turn in heard)
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.tokens,
-        "total_tokens": usage.prompt_tokens + usage.tokens,
+        "prompt_tokens": prompts,
+        "completion_tokens": tokens,
+        "total_tokens": prompts + tokens,
     }
