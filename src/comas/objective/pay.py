@@ -118,12 +118,9 @@ def dialogues(episode: Episode, *roles: str) -> list[Dialogue]:
     for turn in episode.turns:
         if turn.role in roles:
             by_first.setdefault(turn.info.get("dialogue", turn.id), []).append(turn)
-    return [Dialogue(sorted(replies, key=_depth)) for replies in by_first.values()]
-
-
-def _depth(turn: Turn) -> int:
-    """How deep a turn lies below its first; each reply's id goes on from the one before."""
-    return len(turn.id)
+    return [
+        Dialogue(sorted(replies, key=lambda turn: len(turn.id))) for replies in by_first.values()
+    ]
 
 
 def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool = True) -> None:
