@@ -64,9 +64,7 @@ def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
     """Pay each turn its reward less the mean of all, over their standard deviation, and note the
     reward itself; of dialogues that is `compare`.
     """
-    for turn, worth, raw in zip(turns, standardised(rewards), rewards, strict=True):
-        turn.reward = worth
-        turn.info["raw"] = raw
+    compare([Dialogue([turn]) for turn in turns], rewards)
 
 
 def earned(turn: Turn) -> float:
