@@ -181,7 +181,10 @@ async def _run(tool: Tool, argument: str) -> str:
         result = None
         failure: BaseException | None = None
         try:
-            result = _text(tool, tool.run(argument))
+            said: Any = tool.run(argument)
+            if not isinstance(said, str):
+                raise ToolFailure(f"{tool.name} returned {type(said).__name__}, not text")
+            result = said
         except (ToolFailure, HostFailure, UserMistake) as error:
             failure = error
         except BaseException as error:  # noqa: BLE001 - anybody's: what it raises is told, exits too
@@ -200,13 +203,6 @@ def _said(error: BaseException) -> str:
         return f"{name}: {error}"
     except Exception:  # noqa: BLE001 - its own __str__ is anybody's too
         return name
-
-
-def _text(tool: Tool, result: Any) -> str:
-    """What a tool returned, where that is text."""
-    if not isinstance(result, str):
-        raise ToolFailure(f"{tool.name} returned {type(result).__name__}, not text")
-    return result
 
 
 # --- tools most of whose calls fail

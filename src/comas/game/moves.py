@@ -84,8 +84,11 @@ class Match:
         player = self.seats[seat]
         if not isinstance(player, Agent):
             return self._made(self._scripted(player, view, legal))
-        template = self._prompt(player, view, legal)
-        asked = player.ask("move", template, round=self.moves - 1)
+        few = player.member.few_words and "move_seed" in self.task.wording
+        role = "move_seed" if few else "move"
+        named = ", ".join(legal) or FREE
+        prompt = words(WORDING, self.task, role, question=view, legal=named)
+        asked = player.ask("move", prompt, round=self.moves - 1)
         return self._read(asked, seat, view, legal)
 
     def _check(self, seat: Any, view: Any, legal: Any) -> None:
@@ -118,13 +121,6 @@ class Match:
                 f" one of {', '.join(legal)}"
             )
         return move
-
-    def _prompt(self, agent: Agent, view: str, legal: Sequence[str]) -> str:
-        """The words put to an agent."""
-        few = agent.member.few_words and "move_seed" in self.task.wording
-        role = "move_seed" if few else "move"
-        named = ", ".join(legal) or FREE
-        return words(WORDING, self.task, role, question=view, legal=named)
 
     async def _made(self, move: str) -> str:
         self.open -= 1

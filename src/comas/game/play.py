@@ -200,9 +200,12 @@ def options_of(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    """The keyword-only parameters of a function; asked once an episode, so that they are kept."""
+    """The keyword-only parameters of a function, and `state` where it need not be given; asked once
+    an episode, so that they are kept.
+    """
     parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    optional = [p for p in parameters if p.name == "state" and p.default is not p.empty]
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p in optional]
 
 
 def settle_all(scene: Scene, episodes: Sequence[Episode]) -> None:

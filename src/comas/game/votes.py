@@ -113,20 +113,14 @@ def agrees(turn: Turn, answer: str, task: Task) -> bool:
 
 
 async def decide(question: Question, turns: Sequence[Turn], task: Task) -> str | None:
-    """`read`, then `winner`; in a thread, since a checker may take seconds, for which other games
-    do not wait.
+    """`read` the turns, and return the text of the first that gives the majority's answer; None
+    where no answer can be read. In a thread, since a checker may take seconds, for which other
+    games do not wait.
     """
 
     def work() -> str | None:
         read(question, turns, task)
-        return winner(turns, task)
+        best = majority([t.info["answer"] for t in turns], task)
+        return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)
 
     return await asyncio.to_thread(work)
-
-
-def winner(turns: Sequence[Turn], task: Task) -> str | None:
-    """The text of the first turn that gives the majority's answer; None where no answer can be
-    read.
-    """
-    best = majority([t.info["answer"] for t in turns], task)
-    return next((t.text for t in turns if best is not None and agrees(t, best, task)), None)

@@ -29,9 +29,9 @@ from comas.methods.shared.posing import written
 from comas.methods.shared.searching import solve_with_tools
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import compare, dialogues, in_role
+from comas.objective.pay import compare, dialogues
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Method, Question, State, Task
 
 MOST_CALLS = 4
 """Calls that a curriculum agent is paid for."""
@@ -67,7 +67,15 @@ def settle(
 ) -> None:
     """Pay curriculum agents in their phase, executors in theirs."""
     if state["phase"] == "propose":
-        _pay_curriculum(episodes, task, curiosity)
+
+        def gain(episode: Episode) -> float:
+            """Its answers' uncertainty, and the tools that they were made to use."""
+            _, certainty = frequent(episode, task)
+            solving = dialogues(episode, "solution")
+            calls = sum(dialogue.calls for dialogue in solving) / max(1, len(solving))
+            return min(certainty, 1.0 - certainty) + curiosity * min(calls, MOST_CALLS)
+
+        pay_proposals(episodes, gain)
         return
     for episode in episodes:
         label = state["pool"].get(episode.question.prompt)
@@ -81,25 +89,6 @@ def settle(
         sure = min(1.0, max(0.0, above))
         for dialogue in solving:
             dialogue.pay((dialogue.end.reward or 0.0) * (doubt + (1.0 - doubt) * sure))
-
-
-def _pay_curriculum(episodes: Sequence[Episode], task: Task, curiosity: float) -> None:
-    """Pay proposals their uncertainty and the tools that they made solvers use."""
-    proposals: list[Turn] = []
-    gains: list[float] = []
-    for episode in episodes:
-        _, certainty = frequent(episode, task)
-        calls = calls_per_answer(episode)
-        for turn in in_role(episode, "propose"):
-            proposals.append(turn)
-            gains.append(min(certainty, 1.0 - certainty) + curiosity * min(calls, MOST_CALLS))
-    pay_proposals(proposals, gains)
-
-
-def calls_per_answer(episode: Episode) -> float:
-    """Tool calls per dialogue of an episode."""
-    solving = dialogues(episode, "solution")
-    return sum(dialogue.calls for dialogue in solving) / max(1, len(solving))
 
 
 def update(

@@ -78,16 +78,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         solutions = in_role(episode, "solution")
         for turn in solutions:
             turn.reward = PAY.get(turn.info["verdict"])
-        difficulty = _difficulty(success(solutions))
+        rate = success(solutions)
+        difficulty = rate if rate is None or rate == 0 else 1.0 - rate
         for turn in in_role(episode, "propose"):
             turn.reward = -1.0 if turn.info["posed"] is None else difficulty
-
-
-def _difficulty(rate: float | None) -> float | None:
-    """What a question is worth of which this share of solutions is right; None: it is not known."""
-    if rate is None:
-        return None
-    return 1.0 - rate if rate > 0 else 0.0
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 1000) -> State:

@@ -182,7 +182,9 @@ def settle(
             revision.reward = _worth(revision, label, task)
             revision.group = "revision"
             if critics == "mend" and label is not None:
-                evaluation.reward = _gain(solution, revision, label, task)
+                # what it has gained over the solution
+                after = agrees(revision, label, task)
+                evaluation.reward = float(after) - float(agrees(solution, label, task))
                 evaluation.group = "evaluation"
 
 
@@ -214,11 +216,6 @@ def _is_open(scorings: Sequence[Turn]) -> bool:
 def _worth(turn: Turn, label: str | None, task: Task) -> float | None:
     """1 for the label, 0 for another answer or none; None without a label."""
     return None if label is None else float(agrees(turn, label, task))
-
-
-def _gain(solution: Turn, revision: Turn, label: str, task: Task) -> float:
-    """What a revision has gained over the solution: 1, 0 or -1."""
-    return float(agrees(revision, label, task)) - float(agrees(solution, label, task))
 
 
 def _scorers_pay(scoring: Turn, side: bool) -> float:

@@ -13,7 +13,7 @@ for no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
@@ -30,7 +30,8 @@ def settle(
     for episode in episodes:
         worth = {turn.id: _worth(episode, turn, task) for turn in episode.turns}
         last = max(turn.round for turn in episode.turns)
-        means = [_mean_of_round(episode, worth, at) for at in range(last + 1)]
+        rounds = [[t for t in episode.turns if t.round == at] for at in range(last + 1)]
+        means = [mean([worth[turn.id] for turn in turns]) for turns in rounds]
         for turn in episode.turns:
             own = worth[turn.id]
             if own is None:
@@ -57,11 +58,6 @@ def _worth(episode: Episode, turn: Turn, task: Task) -> float | None:
     """1 for a reply that the rules call right, 0 for any other; None where they broke down."""
     verdict = ruled(episode.question, turn, task)
     return None if verdict == "failed" else float(verdict == "right")
-
-
-def _mean_of_round(episode: Episode, worth: Mapping[str, float | None], at: int) -> float | None:
-    """The mean worth of all agents in a round; None where none is known."""
-    return mean([worth[turn.id] for turn in episode.turns if turn.round == at])
 
 
 KL = {"solution": 0.1, "revision": 0.1}

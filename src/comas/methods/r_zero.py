@@ -13,7 +13,7 @@ those that its own proposals were measured by, not a fresh batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, CannotBePlayed
@@ -22,7 +22,7 @@ from comas.methods.shared.posing import posed_again, proposed_and_solved, unwrit
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, dialogues, in_role, likeness
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Method, Question, State, Task
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
@@ -70,7 +70,8 @@ async def play(
 def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
     """Pay challengers in their phase, solvers in theirs."""
     if state["phase"] == "propose":
-        _pay_challengers(episodes, task)
+        # their uncertainty
+        pay_proposals(episodes, lambda of: 1 - 2 * abs(frequent(of, task)[1] - 0.5))
         return
     for episode in episodes:
         label = state["pool"].get(episode.question.prompt)
@@ -81,27 +82,17 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
         compare_turns(solutions, agreeing)
 
 
-def _pay_challengers(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay proposals their uncertainty minus their repetition."""
-    proposals: list[Turn] = []
-    gains: list[float] = []
-    for episode in episodes:
-        _, share = frequent(episode, task)
-        for turn in in_role(episode, "propose"):
-            proposals.append(turn)
-            gains.append(1 - 2 * abs(share - 0.5))
-    pay_proposals(proposals, gains)
-
-
-def pay_proposals(proposals: Sequence[Turn], gains: Sequence[float]) -> None:
-    """Pay proposals their gain minus the share of those that are like them, compared over the step;
-    what is no question is worth -1.
+def pay_proposals(episodes: Sequence[Episode], gain: Callable[[Episode], float]) -> None:
+    """Pay proposals what is gained from their episode minus the share of those that are like them,
+    compared over the step; what is no question is worth -1.
     """
-    texts = [turn.info["posed"] for turn in proposals]
-    worths: list[float] = []
-    for text, gain, repetition in zip(texts, gains, likeness(texts), strict=True):
-        worths.append(-1.0 if text is None else gain - repetition)
-    compare_turns(proposals, worths)
+    gains = [(turn, gain(of)) for of in episodes for turn in in_role(of, "propose")]
+    repetitions = likeness([turn.info["posed"] for turn, _ in gains])
+    worths = [
+        -1.0 if turn.info["posed"] is None else gained - repetition
+        for (turn, gained), repetition in zip(gains, repetitions, strict=True)
+    ]
+    compare_turns([turn for turn, _ in gains], worths)
 
 
 def frequent(episode: Episode, task: Task) -> tuple[str | None, float]:

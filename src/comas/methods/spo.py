@@ -15,7 +15,7 @@ from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import mean
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Task
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -25,16 +25,9 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         if len(scored) < 2:
             continue
         for turn in scored:
-            others = [other for other in scored if other is not turn]
-            wins = [_win(turn, other) for other in others]
-            turn.reward = mean(wins)
+            gaps = [turn.info["mean"] - other.info["mean"] for other in scored if other is not turn]
+            turn.reward = mean([0.5 if gap == 0 else float(gap > 0) for gap in gaps])
             turn.group = f"{episode.id}/{turn.policy}"
-
-
-def _win(one: Turn, other: Turn) -> float:
-    """1 where the first is liked better, 0 where less, 1/2 where they are liked the same."""
-    difference = one.info["mean"] - other.info["mean"]
-    return 0.5 if difference == 0 else float(difference > 0)
 
 
 PAYS = {"solution": "the share of the other answers that it beats"}

@@ -45,13 +45,9 @@ async def play(
         judges = [choose(agents, rng, "judging") for _ in range(readings)]
         answers.append(_answer(question, author, judges, task, score))
     turns = await together(answers)
-    return max(turns, key=_liking).text
-
-
-def _liking(turn: Turn) -> float:
-    """The mean score of an answer; below all others where none could be read."""
-    score = turn.info["mean"]
-    return -1.0 if score is None else score
+    means = [turn.info["mean"] for turn in turns]
+    likings = [-1.0 if liking is None else liking for liking in means]
+    return turns[likings.index(max(likings))].text
 
 
 async def _answer(

@@ -106,14 +106,12 @@ def settle(
             repair.reward = None if failed else 2.0 * (repair.info["verdict"] == "right") - 1.0
         for injection in in_role(episode, "inject"):
             unsound = injection.info["fake"] if checks else injection.info["posed"] is None
-            injection.reward = -1.0 if unsound else _worth(success(repairs), alpha)
-
-
-def _worth(share: float | None, alpha: float) -> float | None:
-    """What a fault is worth of which this share of solvers succeeds; None: it is not known."""
-    if share is None:
-        return None
-    return -alpha if share in (0.0, 1.0) else 1.0 - (1.0 + alpha) * share
+            share = success(repairs)  # None: it is not known
+            if unsound:
+                injection.reward = -1.0
+            elif share is not None:
+                extreme = share in (0.0, 1.0)
+                injection.reward = -alpha if extreme else 1.0 - (1.0 + alpha) * share
 
 
 def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count = 256) -> State:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from comas.game.agent import Agent, Member, Message, Write, round_of
+from comas.game.agent import Agent, Member, Write, round_of
 from comas.game.judgements import accepts, work_judged
 from comas.game.play import Scene, play_all
 from comas.game.roles import JUDGES, WORK
@@ -37,24 +37,13 @@ class GivenAgent(Agent):
 
     said: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def ask(
-        self,
-        role: str,
-        prompt: str | Write,
-        *,
-        history: Sequence[str] = (),
-        about: Turn | None = None,
-        round: int | None = None,
-        said: Sequence[Message] = (),
-        tools: str | None = None,
-    ) -> Coroutine[Any, Any, Turn]:
+    def ask(self, role: str, prompt: str | Write, **more: Any) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply, or give the one that is there."""
         if role not in self.said:
-            return super().ask(
-                role, prompt, history=history, about=about, round=round, said=said, tools=tools
-            )
+            return super().ask(role, prompt, **more)
+        about: Turn | None = more.get("about")
         turn_id = self._name(role, about)
-        return self._give(turn_id, role, about, round_of(about, round))
+        return self._give(turn_id, role, about, round_of(about, more.get("round")))
 
     async def _give(self, turn_id: str, role: str, about: Turn | None, round: int) -> Turn:
         """Put a given turn into the episode."""

@@ -70,8 +70,7 @@ def reinforce_pp(
     rewards_R = _rewards(rows)
     if np.ptp(rewards_R) == 0:  # what is left to normalise is the KL, or its rounding
         return _per_row(rows, np.zeros_like(rewards_R), kl, entropy)
-    normalised = _normalise_tokens(rows, _per_token(rows, rewards_R, kl))
-    return _with_entropy(rows, normalised, entropy)
+    return _normalise_tokens(rows, _per_row(rows, rewards_R, kl), entropy)
 
 
 def _role_values(
@@ -112,7 +111,7 @@ def rloo(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
 
     arXiv 2402.14740. A row without a group, or whose group is all equal, gets no advantage.
     """
-    return _per_token(rows, _left_out_values(rows), kl)
+    return _per_row(rows, _left_out_values(rows), kl)
 
 
 def _left_out_values(rows: Sequence[Row]) -> np.ndarray:
@@ -132,7 +131,7 @@ def _left_out_values(rows: Sequence[Row]) -> np.ndarray:
 
 def given(rows: Sequence[Row], kl: Mapping[str, float]) -> list[np.ndarray]:
     """Rewards as they are, KL subtracted: for settlements that bring a baseline of their own."""
-    return _per_token(rows, _rewards(rows), kl)
+    return _per_row(rows, _rewards(rows), kl)
 
 
 def filtered(
@@ -141,7 +140,7 @@ def filtered(
     """1 for rewards above a bound and 0 for others: with the plain loss, supervised fine-tuning on
     what was kept (rejection sampling, STaR: arXiv 2203.14465). KL subtracted afterwards.
     """
-    return _per_token(rows, _kept_values(rows, above=above), kl)
+    return _per_row(rows, _kept_values(rows, above=above), kl)
 
 
 def _kept_values(rows: Sequence[Row], *, above: float = 0.0) -> np.ndarray:
@@ -192,18 +191,6 @@ def surprise(row: Row, weight: float) -> np.ndarray:
     return on_generated(row, weight * (mean - logprobs_T))
 
 
-def _with_entropy(
-    rows: Sequence[Row], advantages: list[np.ndarray], weight: float
-) -> list[np.ndarray]:
-    """The advantages of R rows with the bonus for entropy; unchanged where it weighs nothing."""
-    if weight == 0:
-        return advantages
-    bonuses = [surprise(row, weight) for row in rows]
-    return [
-        advantages_T + bonus_T for advantages_T, bonus_T in zip(advantages, bonuses, strict=True)
-    ]
-
-
 def _rewards(rows: Sequence[Row]) -> np.ndarray:
     """The rewards of R rows, float64, shape (R,)."""
     return np.array([row.reward for row in rows], dtype=np.float64)
@@ -248,25 +235,24 @@ def _per_row(
     rows: Sequence[Row],
     values: Sequence[float] | np.ndarray,
     kl: Mapping[str, float],
-    entropy: float,
+    entropy: float = 0.0,
 ) -> list[np.ndarray]:
-    """The value of each row minus its KL-to-go, with its bonus for entropy."""
-    return _with_entropy(rows, _per_token(rows, values, kl), entropy)
-
-
-def _per_token(
-    rows: Sequence[Row], values: Sequence[float] | np.ndarray, kl: Mapping[str, float]
-) -> list[np.ndarray]:
-    """The value of each row on its generated tokens, minus its KL-to-go."""
+    """The value of each row on its generated tokens, minus its KL-to-go, with its bonus for
+    entropy.
+    """
     advantages: list[np.ndarray] = []
     for row, value in zip(rows, values, strict=True):
-        beta = kl.get(row.role, 0.0)
-        advantages.append(on_generated(row, value) - kl_to_go(row, beta))
+        advantages_T = on_generated(row, value) - kl_to_go(row, kl.get(row.role, 0.0))
+        advantages.append(advantages_T + surprise(row, entropy) if entropy else advantages_T)
     return advantages
 
 
-def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same advantages with mean 0 and standard deviation 1 over all generated tokens."""
+def _normalise_tokens(
+    rows: Sequence[Row], raw: Sequence[np.ndarray], entropy: float
+) -> list[np.ndarray]:
+    """The same advantages with mean 0 and standard deviation 1 over all generated tokens, each row
+    with its bonus for entropy.
+    """
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
     ends = np.cumsum([len(own) for own in generated])
     advantages: list[np.ndarray] = []
@@ -274,5 +260,5 @@ def _normalise_tokens(rows: Sequence[Row], raw: Sequence[np.ndarray]) -> list[np
     for row, own in zip(rows, parts, strict=True):
         advantages_T = np.zeros(len(row.mask_T))
         advantages_T[row.mask_T] = own
-        advantages.append(advantages_T)
+        advantages.append(advantages_T + surprise(row, entropy) if entropy else advantages_T)
     return advantages

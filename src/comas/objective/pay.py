@@ -64,9 +64,7 @@ def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
     """Pay each turn its reward less the mean of all, over their standard deviation, and note the
     reward itself; of dialogues that is `compare`.
     """
-    for turn, worth, raw in zip(turns, standardised(rewards), rewards, strict=True):
-        turn.reward = worth
-        turn.info["raw"] = raw
+    compare([Dialogue([turn]) for turn in turns], rewards)
 
 
 def earned(turn: Turn) -> float:
@@ -118,12 +116,9 @@ def dialogues(episode: Episode, *roles: str) -> list[Dialogue]:
     for turn in episode.turns:
         if turn.role in roles:
             by_first.setdefault(turn.info.get("dialogue", turn.id), []).append(turn)
-    return [Dialogue(sorted(replies, key=_depth)) for replies in by_first.values()]
-
-
-def _depth(turn: Turn) -> int:
-    """How deep a turn lies below its first; each reply's id goes on from the one before."""
-    return len(turn.id)
+    return [
+        Dialogue(sorted(replies, key=lambda turn: len(turn.id))) for replies in by_first.values()
+    ]
 
 
 def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool = True) -> None:

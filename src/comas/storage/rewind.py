@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from comas.storage import files
@@ -49,7 +48,7 @@ def _newest_whole(run: Run, last: int, notes: list[str]) -> dict[str, Any]:
     for step in sorted(run.steps_kept(), reverse=True):
         if step > last:
             continue
-        folder = _checkpoint(run, step)
+        folder = run.checkpoint_of(step)
         manifest = files.facts(folder) or {}
         damage = files.damage(folder) or _log_damage(run, manifest)
         if damage is None:
@@ -106,12 +105,8 @@ def best_kept(run: Run, last: int) -> tuple[float, int | None]:
 
 def _loss(run: Run, step: int) -> str | None:
     """Say what is wrong with a checkpoint's policies; None where nothing is."""
-    folder = _checkpoint(run, step)
+    folder = run.checkpoint_of(step)
     if not folder.is_dir():
         return "gone"
     damage = files.damage(folder, without="optimizer.safetensors")
     return f"damaged: {damage}" if damage else None
-
-
-def _checkpoint(run: Run, step: int) -> Path:
-    return run.path / "checkpoints" / f"step-{step}"

@@ -240,7 +240,7 @@ class Run:
 
     def checkpoint(self) -> Path:
         """An empty folder for the next `commit`."""
-        path = self._checkpoint("new")
+        path = self.checkpoint_of("new")
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
@@ -255,9 +255,9 @@ class Run:
             files.sync(path)
         self._unsynced.clear()
         marker = {"format": FORMAT, "step": step, "metrics_bytes": log.stat().st_size, "best": best}
-        unfinished = self._checkpoint("new")
+        unfinished = self.checkpoint_of("new")
         files.seal(unfinished, marker)
-        folder = self._checkpoint(step)
+        folder = self.checkpoint_of(step)
         if folder.exists():  # beyond the marker, or damaged
             shutil.rmtree(folder)
         files.rename(unfinished, folder)
@@ -266,9 +266,9 @@ class Run:
         newest = sorted(kept)[-KEEP:]
         needed = {*newest, best, *self.holds.steps()}
         for old in set(kept) - needed:
-            shutil.rmtree(self._checkpoint(old))
+            shutil.rmtree(self.checkpoint_of(old))
 
-    def _checkpoint(self, step: int | Literal["new"]) -> Path:
+    def checkpoint_of(self, step: int | Literal["new"]) -> Path:
         """The folder of a checkpoint, or of the one that is being written."""
         return self.path / "checkpoints" / ("new" if step == "new" else f"step-{step}")
 
@@ -305,7 +305,7 @@ class Run:
                 )
             last: int = marker["step"]
             step = last
-        folder = self._checkpoint(step)
+        folder = self.checkpoint_of(step)
         kept = sorted(self.steps_kept())
         if not folder.is_dir():
             raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {kept}")
@@ -333,12 +333,12 @@ class Run:
         for file in (self.path / "episodes").glob("*.jsonl"):
             if re.fullmatch(r"\d{6,}", file.stem) and int(file.stem) >= after:
                 file.unlink()
-        unfinished = self._checkpoint("new")
+        unfinished = self.checkpoint_of("new")
         if unfinished.exists():
             shutil.rmtree(unfinished)
         for kept in self.steps_kept():
             if everything or kept > after:
-                shutil.rmtree(self._checkpoint(kept))
+                shutil.rmtree(self.checkpoint_of(kept))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""

@@ -62,7 +62,7 @@ def load(
         values = _values(pool)
         for first, second in itertools.product(values, values):
             text = " | ".join(" ".join(map(str, part)) for part in (pool, first, second))
-            if first != second and _split_of(text) == split:
+            if first != second and split_of_text("bargain", text, SHARES) == split:
                 name = "bargain-" + re.sub(r"\W+", ".", text)
                 questions.append(Question(id=name, prompt=text, kind="bargain"))
     if not questions:
@@ -77,11 +77,6 @@ def _values(pool: Amounts) -> list[Amounts]:
     """What one of each thing may be worth, so that the pool is worth `TOTAL`."""
     options = itertools.product(range(TOTAL + 1), repeat=len(THINGS))
     return [values for values in options if _worth(pool, values) == TOTAL]
-
-
-def _split_of(text: str) -> str:
-    """The split of a question, by its text."""
-    return split_of_text("bargain", text, SHARES)
 
 
 async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[float]:

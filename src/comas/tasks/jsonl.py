@@ -85,7 +85,7 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
     if (
         isinstance(answer, bool)
         or not isinstance(answer, str | int | float)
-        or not _is_finite(answer)
+        or (isinstance(answer, float) and not math.isfinite(answer))
     ):
         raise UserMistake(f"{where}: `answer` is {answer!r}: a text or a number, or leave it out")
     text = numbers.written(answer)
@@ -97,22 +97,14 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
     reference = choice.reference(text, prompt) if kind == "choice" else text
     if reference is None or not _can_be_matched(reference, kind, prompt):
         shown = repr(str(answer)[:60])
-        remedy = REMEDIES[kind] + _letters_of(prompt, kind)
+        letters = choice.listed(prompt) if kind == "choice" else ""
+        remedy = REMEDIES[kind]
+        remedy += f" (this question lists {', '.join(letters)})" if letters else ""
         raise UserMistake(
             f"{where}: no reply can match `answer` {shown} of kind {kind}: {remedy}, or leave it"
             " out"
         )
     return reference
-
-
-def _letters_of(prompt: str, kind: str) -> str:
-    """The choices of a question, as a remark."""
-    letters = choice.listed(prompt) if kind == "choice" else ""
-    return f" (this question lists {', '.join(letters)})" if letters else ""
-
-
-def _is_finite(answer: float | str) -> bool:
-    return not isinstance(answer, float) or math.isfinite(answer)
 
 
 def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:

@@ -41,11 +41,16 @@ def load(
     return source.loader(_question)(split, path, limit, seed)
 
 
-def _question(row: Row, where: str) -> Question:
+def tests_of(row: Row, where: str) -> str:
+    """The asserts of a row, a line each."""
     lines = row.get("test_list")
     if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
         raise UserMistake(f"{where}: expected `test_list`, a list of asserts, got {lines!r}")
-    tests = "\n".join(lines)
+    return "\n".join(lines)
+
+
+def _question(row: Row, where: str) -> Question:
+    tests = tests_of(row, where)
     prompt = f"{row['text'].strip()}\nYour program has to pass these tests:\n{tests}"
     setup = row["test_setup_code"]
     try:

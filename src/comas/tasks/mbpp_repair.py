@@ -20,6 +20,7 @@ from comas import sandbox
 from comas.answers import boxed, code
 from comas.answers.fences import blocks
 from comas.questions.sources import Row, Source, identity, split_of_text
+from comas.tasks.mbpp import tests_of
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -159,14 +160,12 @@ def _is_of(question: Question, split: str) -> bool:
 
 def _working(row: Row, where: str) -> Question:
     """The question of a row; one that needs set-up code is none that can be read."""
-    lines = row.get("test_list")
-    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
-        raise UserMistake(f"{where}: expected `test_list`, a list of asserts, got {lines!r}")
+    tests = tests_of(row, where)
     try:
         program = ast.unparse(ast.parse(row["code"]))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         program = ""
-    prompt = written("" if row["test_setup_code"].strip() else program, "\n".join(lines))
+    prompt = written("" if row["test_setup_code"].strip() else program, tests)
     answer = f"{FENCE}python\n{program}\n{FENCE}"
     return Question(
         id=identity("mbpp_repair", prompt), prompt=prompt, kind="program", answer=answer

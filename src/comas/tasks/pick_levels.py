@@ -9,11 +9,15 @@ out: the form `two`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from comas.questions.sources import check_asked
 from comas.tasks import pick
-from comas.types import Question, Verdict
+from comas.types import Question
+
+Said = TypeVar("Said")
 
 OFFERED = (4, 5, 6)
 """How many numbers each level offers."""
@@ -35,24 +39,14 @@ def load(
     return questions[:limit]
 
 
-def _plain(question: Question) -> Question:
-    """The same question as `pick` has it."""
-    return replace(question, kind="three")
+def _as_in_pick(function: Callable[[Question, str], Said]) -> Callable[[Question, str], Said]:
+    """The same function of a question as `pick` has it."""
+    return lambda question, text: function(replace(question, kind="three"), text)
 
 
-def shown(question: Question, text: str) -> str:
-    """The chosen numbers, as in `pick`."""
-    return pick.shown(_plain(question), text)
-
-
-def verify(question: Question, text: str) -> Verdict:
-    """As in `pick`."""
-    return pick.verify(_plain(question), text)
-
-
-def check(question: Question, text: str) -> Verdict:
-    """As in `pick`."""
-    return pick.check(_plain(question), text)
+shown = _as_in_pick(pick.shown)
+verify = _as_in_pick(pick.verify)
+check = _as_in_pick(pick.check)
 
 
 def pose(text: str) -> Question | None:

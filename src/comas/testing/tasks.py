@@ -174,18 +174,14 @@ def _check_meta(question: Question) -> None:
         ) from error
 
 
-def _meaning(hole: str) -> str:
-    """What is asked about a hole whose name is nearly that of a fact."""
-    meant = meant_by(hole)
-    return f"; did you mean {{{meant}}} by {{{hole}}}?" if meant else ""
-
-
 def check_wording(task: Task) -> None:
     """Every template has the holes that its role needs, and none that nobody fills."""
     for role, template in task.wording.items():
         there = holes(template)
         unknown = sorted(there - set(FACTS))
-        hint = "".join(map(_meaning, unknown))
+        meant = [(hole, fact) for hole in unknown if (fact := meant_by(hole))]
+        asked = [f"; did you mean {{{fact}}} by {{{hole}}}?" for hole, fact in meant]
+        hint = "".join(asked)
         assert not unknown, f"wording {role!r} has holes that nobody fills: {unknown}{hint}"
         missing = HOLES.get(role, set()) - there
         assert not missing, f"wording {role!r} lacks {sorted(missing)}"

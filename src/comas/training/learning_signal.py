@@ -18,7 +18,7 @@ from comas.game.dialogue import called, failing
 from comas.game.judgements import unreadable
 from comas.game.roles import SCORED
 from comas.hooks import Alarm
-from comas.training.metrics import signal_in
+from comas.training.metrics import grouped, signal_in
 from comas.types import Episode, Method, Task, Turn
 
 MANY = 0.5
@@ -43,10 +43,8 @@ class LearningSignal:
 
     def signs(self, step: int, episodes: Sequence[Episode]) -> list[Alarm]:
         """All that is wrong with a step, whether or not it was so before."""
-        by_role: dict[str, list[Turn]] = {}
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
-        for turn in turns:
-            by_role.setdefault(turn.role, []).append(turn)
+        by_role = grouped((turn.role, turn) for turn in turns)
         found: list[Alarm] = []
         for role, said in by_role.items():
             found += self._of_replies(step, role, said)

@@ -36,7 +36,7 @@ class Remembering:
         if not self.team.method.remembers:
             return
         if run.marker() is not None:
-            path = run.path / "checkpoints" / f"step-{step}" / STATE
+            path = run.checkpoint_of(step) / STATE
             if not path.is_file():
                 raise UserMistake(
                     f"{path} is missing: the run was made by a method without a state; begin anew"
