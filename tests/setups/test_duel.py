@@ -57,7 +57,7 @@ def test_a_draw_is_not_right() -> None:
 
     games = duels(tictactoe.task, script, 6, against="best")
     assert {e.answer for e in games} == {"drawn 0"}
-    assert {tictactoe.verify(e.question, e.answer or "") for e in games} == {"wrong"}
+    assert {tictactoe.task.verify(e.question, e.answer or "") for e in games} == {"wrong"}
 
 
 def random_of(seed: int) -> Any:
