@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
 from comas.config.plugins import check_builder_name, filled, functions_of, load_plugin, with_tools
@@ -621,7 +621,8 @@ def _positions(source: Source) -> int | None:
         said: Any = json.loads(described.read_text(encoding="utf-8-sig"))
     except ValueError:
         return None  # loading it says what is wrong
-    positions = said.get("max_position_embeddings") if isinstance(said, dict) else None
+    facts = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    positions = facts.get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
 
 

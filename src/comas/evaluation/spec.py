@@ -37,7 +37,7 @@ LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
 
 CROSS = "cross"
-"""The setup in which every run plays against every other (`evaluation.cross_play`)."""
+"""The setup in which every run plays against every other (`evaluation.teams`)."""
 AGENTS_HOST = re.compile(r"agents\..+\.host$")
 INSTEAD = {
     "base": "a system, named by itself",

@@ -239,7 +239,7 @@ def seen_after(hypothesis: Hypothesis, error: float, expected: Expected, steps: 
     trial = Trial(hypothesis, error)
     for step in range(steps):
         values = [1.0] * due(expected.per_step, step)
-        if trial.hear(Reading(values, expected.start, expected.count)):
+        if trial.hear(Reading(values, expected.start, expected.behind)):
             return step + 1
     return None
 

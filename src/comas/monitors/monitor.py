@@ -81,8 +81,8 @@ class Expected(NamedTuple):
     """How much will be read of a hypothesis."""
 
     start: float
-    count: int
-    """Values behind the start."""
+    behind: int
+    """Values that the start is the mean of."""
     per_step: float
     """Values of a step, on average."""
 

@@ -3,7 +3,7 @@ are multiplied out, settings resolved as `comas train` would, and it is told bef
 whether measures and claims name what there is.
 
 Files that settings and measures name are found beside the study file, and what is in them is part
-of what is declared. Leaves out: what is left to run (`studies.run`).
+of what is declared. Leaves out: what is left to run (`studies.cells`).
 """
 
 from __future__ import annotations
