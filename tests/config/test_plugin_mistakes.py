@@ -271,6 +271,24 @@ def test_a_rank_for_whole_models_and_rooms_that_leave_no_room_are_one_line(
     )
 
 
+def test_a_preset_that_came_along_and_sets_what_the_own_credit_does_not_take_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from comas.methods import comas\n"
+        "def flat(rows, kl):\n"
+        "    return [0.0 * row.mask for row in rows]\n"
+        "method = replace(comas.method, advantage=flat)\n"
+    )
+    assert run(["train", "method=./mine.py", "preset=paper"], monkeypatch) == 2
+    assert (
+        "preset 'paper' of method ./mine.py sets credit.normalise, which the method does not"
+        in (line(capsys.readouterr().err))
+    )
+
+
 def test_a_room_as_large_as_the_context_of_a_folder_is_one_line_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

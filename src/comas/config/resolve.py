@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
-from comas.config.plugins import check_builder_name, filled, functions_of, load_plugin, with_tools
+from comas.config.plugins import (
+    check_builder_name,
+    filled,
+    functions_of,
+    keywords,
+    load_plugin,
+    with_tools,
+)
 from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, anchor_files, checked
 from comas.game.roles import KINDS
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
@@ -262,6 +269,7 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
         known = ", ".join(method.presets) or "none"
         raise UserMistake(f"preset {name!r}: method {config.method} has {known}")
     data["preset"] = name
+    _check_preset(name, config.method, method)
     for key, value in method.presets[name].items():
         if key == "task_options" and method.task not in (None, config.task):
             continue  # those of the method's own task
@@ -269,6 +277,21 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
             data[key] = {**value, **data[key]}
         elif key not in config.model_fields_set or data[key] is None:
             data[key] = value
+
+
+def _check_preset(name: str, method_name: str, method: Method) -> None:
+    """Refuse a preset that sets what the method's functions do not take: a method that replaces
+    functions of another one keeps its presets.
+    """
+    takers = {"options": functions_of(method), "credit": [method.advantage], "loss": [method.loss]}
+    for table, functions in takers.items():
+        known = {key for function in functions for key in keywords(function)}
+        for key in method.presets[name].get(table, {}):
+            if key not in known:
+                raise UserMistake(
+                    f"preset {name!r} of method {method_name} sets {table}.{key}, which the method"
+                    " does not take: leave it out of its presets, or replace(..., presets={})"
+                )
 
 
 OPTIMIZER = ("lr", *SEED_RECIPE)

@@ -87,8 +87,8 @@ class Probes(Monitor):
         later = rate * (self.allowance.steps - 1)
         if not games or later < FEWEST:
             raise CannotWatch(
-                f"{self.allowance.tokens:,.0f} tokens for it are too few to see anything: they pay"
-                f" for {later:.0f} games"
+                f"its share of {self.allowance.tokens:,.0f} tokens pays for {later:.0f} games with"
+                f" planted work, and below {FEWEST} nothing can be seen"
             )
         plants = plants_of(games, scene)
         plants["proven"] = await _accepted_again(scene, plants["proven"])
