@@ -216,7 +216,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+TRAINING = "extending.md"
+"""Trains with each of its blocks, for a minute and a half."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=[pytest.mark.commands] * (p.name == TRAINING), id=p.name)
+        for p in PAGES
+        if blocks(p, "python")
+    ],
+)
 def test_code_on_the_page_runs(page: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     space: dict[str, Any] = {"__name__": "page"}

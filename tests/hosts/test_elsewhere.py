@@ -92,6 +92,7 @@ def test_files_of_ones_own_travel(
     assert essence(there) == essence(here)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_at_another_place(untaught: Path, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", untaught, steps=3)
     trained(tmp_path / "parts", untaught, "process", steps=1)
