@@ -129,7 +129,7 @@ def export(
     run: Annotated[str, typer.Argument(help="RUN, RUN@best or RUN@40.")],
     folder: Annotated[str, typer.Argument(help="A new folder.")],
     merged: Annotated[
-        bool, typer.Option(help="Besides adapters, whole models to which they are added.")
+        bool, typer.Option(help="Also write whole models into which the adapters are merged.")
     ] = True,
     base: Annotated[
         str | None, typer.Option(help="Where the adapters' base is found: a hub name or a folder.")

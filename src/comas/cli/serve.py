@@ -46,7 +46,11 @@ Host = Annotated[
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")]
 AtOnce = Annotated[
-    int, typer.Option(min=1, help="Discussions that are played at once; others get a 429.")
+    int,
+    typer.Option(
+        min=1,
+        help="Discussions that are played at once; others wait, and beyond four times as many get a 429.",
+    ),
 ]
 Seconds = Annotated[float, typer.Option(min=0.001, help="That a request may take.")]
 

@@ -251,19 +251,24 @@ async def _check_cancelled(engine: Engine) -> None:
     """Requests that nobody waits for any more must not hold up or change the others."""
     requests = _requests()
     wanted = await _sample(engine, requests)
+    repeats = engine.facts.deterministic
     tasks = [asyncio.ensure_future(engine.sample(request)) for request in requests]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
     rest = await asyncio.gather(*tasks[1::2])
-    assert all(map(_same, wanted[1::2], rest)), "cancelled requests changed the text of others"
+    assert len(rest) == len(wanted[1::2])
+    if repeats:
+        kept = all(map(_same, wanted[1::2], rest))
+        assert kept, "cancelled requests changed the text of others"
     everybody = [asyncio.ensure_future(engine.sample(request)) for request in requests]
     await asyncio.sleep(0)
     for task in everybody:
         task.cancel()
     await asyncio.gather(*everybody, return_exceptions=True)
     again = await _sample(engine, requests)
-    assert all(map(_same, wanted, again)), "cancelled callers changed what is sampled later"
+    if repeats:
+        assert all(map(_same, wanted, again)), "cancelled callers changed what is sampled later"
 
 
 async def _check_published(engine: Engine, models: Mapping[str, Weights]) -> None:
