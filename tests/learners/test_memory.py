@@ -447,10 +447,10 @@ def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> Non
             await say(host, f"t{i}")
         await host.learn({"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(4)]}, method)
 
-    before = copy.deepcopy(host.engine._decoders["a"].model)
+    before = copy.deepcopy(host.engine.models["a"].model)
     asyncio.run(main())
     trained = host.learner.models["a"]
-    sampled = host.engine._decoders["a"].model
+    sampled = host.engine.models["a"].model
     assert all(
         torch.equal(s, t.bfloat16())
         for s, t in zip(sampled.parameters(), trained.parameters(), strict=True)
@@ -469,7 +469,7 @@ def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
     for dtype in ("auto", "float32", "bfloat16"):
         host = make_local_host("home", bases, device="cpu", dtype=dtype)
         assert host.learner is None
-        kinds[dtype] = {p.dtype for p in host.engine._decoders["a"].model.parameters()}
+        kinds[dtype] = {p.dtype for p in host.engine.models["a"].model.parameters()}
         host.close()
     assert kinds == {
         "auto": {torch.float32},

@@ -145,6 +145,7 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Monitors that may spend what they like, also in runs too short to show anything."""
     monkeypatch.setattr(watching, "SHARE", 100.0)
     monkeypatch.setattr(probes, "FEWEST", 1)
+    monkeypatch.setattr(watching, "seen_after", lambda *_: 1)
 
 
 @pytest.mark.usefixtures("paid")

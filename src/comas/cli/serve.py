@@ -49,7 +49,7 @@ AtOnce = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Discussions that are played at once; others wait, and beyond four times as many get a 429.",
+        help="Discussions played at once; others wait, and beyond four times as many get a 429.",
     ),
 ]
 Seconds = Annotated[float, typer.Option(min=0.001, help="That a request may take.")]

@@ -242,6 +242,12 @@ class Agent:
     async def _answer(self, turn_id: str, asked: Asked, about: Turn | None, round: int) -> Turn:
         host = self.member.host
         choices = asked.choices
+        if choices and not isinstance(host, Weighs):
+            raise UserMistake(
+                f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
+                f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
+                " hosts (agents.<name>.roles), or have words said instead"
+            )
         most = self.table.max_tokens.get(asked.role, self.member.sampling.max_tokens)
         if choices:  # a token is a byte at least
             most = min(most, max(len(choice.encode()) for choice in choices))
@@ -252,16 +258,10 @@ class Agent:
         ask = Ask(turn_id, policy, messages, asked.role, self._keeps, sampling, seed)
         began = time.monotonic()
         try:
-            if not choices:
-                reply = await host.ask(ask)
-            elif isinstance(host, Weighs):
+            if choices and isinstance(host, Weighs):
                 reply = await host.weigh(ask, choices)
             else:
-                raise UserMistake(
-                    f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
-                    f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
-                    " hosts (agents.<name>.roles), or have words said instead"
-                )
+                reply = await host.ask(ask)
         except HostFailure as error:
             raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
         turn = self._turn(ask, reply, about, round, time.monotonic() - began)
