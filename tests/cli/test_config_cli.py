@@ -136,6 +136,14 @@ def test_a_date_in_options_is_told_as_json(
     assert "task_options.since = datetime.time(10, 0): Input should" in capsys.readouterr().err
 
 
+def test_a_question_behind_a_team_points_to_the_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["play", "seed", "1 2 3 4 -> 9"], monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "is not of the form key=value; a question of your own: --question '1 2 3 4 -> 9'" in said
+
+
 def test_where_no_question_is_held_out_one_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

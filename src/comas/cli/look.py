@@ -6,6 +6,7 @@ Leaves out: numbers (`comas report`), the page (`comas.view`).
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -167,6 +168,12 @@ def _team(arguments: list[str] | None) -> Team:
         arguments = [str(run)]
     if arguments and ("=" not in arguments[0] or is_run(arguments[0])):
         name, *pairs = arguments
+        for text in pairs:
+            if "=" not in text:
+                raise UserMistake(
+                    f"{text!r} is not of the form key=value; a question of your own:"
+                    f" --question {shlex.quote(text)}"
+                )
         if is_model(name) or is_run(name) or team_file(name) is not None:
             resolved, weights = named(name, pairs)
             return run_sync(greeted(resolved, print_note, weights))
