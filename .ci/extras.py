@@ -33,7 +33,7 @@ lr = 1e-5
 lr = 1e-3
 """
 OFFLINE = {"WANDB_MODE": "offline"}
-GGUF = "from comas.models.packaged import installed_at; print(installed_at('smollm2') or '')"
+GGUF = "from comas.models.sources import installed_at; print(installed_at('smollm2') or '')"
 SEARCH = "from comas.tools import search; print(search.make().run('speed of light'))"
 
 
