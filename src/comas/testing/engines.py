@@ -257,7 +257,6 @@ async def _check_cancelled(engine: Engine) -> None:
     for task in tasks[::2]:
         task.cancel()
     rest = await asyncio.gather(*tasks[1::2])
-    assert len(rest) == len(wanted[1::2])
     if repeats:
         kept = all(map(_same, wanted[1::2], rest))
         assert kept, "cancelled requests changed the text of others"

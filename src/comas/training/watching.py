@@ -52,9 +52,11 @@ class Watching:
         self.monitors = load_monitors(config.monitors or ())
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
+        self.error = ALPHA / max(1, count)
+        """Of each hypothesis."""
         for name, monitor in self.monitors.items():
             for hypothesis in monitor.hypotheses:
-                self.trials[name, hypothesis.name] = Trial(hypothesis, ALPHA / count)
+                self.trials[name, hypothesis.name] = Trial(hypothesis, self.error)
 
     async def beside(
         self,
@@ -87,10 +89,10 @@ class Watching:
         if monitor is None:
             return
         for key, expected in monitor.expected().items():
-            trial = self.trials[name, key]
+            hypothesis = self.trials[name, key].hypothesis
             steps = monitor.allowance.steps
-            needed = seen_after(trial.hypothesis, 2 * trial.error, expected, steps)
-            what = f"that {trial.hypothesis.says}"
+            needed = seen_after(hypothesis, self.error, expected, steps)
+            what = f"that {hypothesis.says}"
             if needed is None:
                 reason = f"{what} would not be seen in {steps} steps, even where they always do"
                 self._drop(name, CannotWatch(reason))
