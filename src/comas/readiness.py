@@ -26,6 +26,7 @@ from comas.game.judgements import accepts
 from comas.game.play import play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, decide, most_frequent
+from comas.hosts.api import ApiHost
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import Score
@@ -33,7 +34,7 @@ from comas.questions.checked import loaded
 from comas.stats import Interval, auc, finite, gain_interval, interval_record, mean_interval
 from comas.sync import run_sync
 from comas.team.build import Team
-from comas.types import Episode, Question, Task, Turn, UserMistake
+from comas.types import Ask, Episode, HostFailure, Question, Sampling, Task, Turn, UserMistake
 from comas.verbs import pairs_of
 
 Way = Literal[
@@ -180,6 +181,9 @@ def fly(
     tell: Callable[[str], None],
 ) -> Preflight:
     """Run a preflight with `key=value` pairs of a command line."""
+    for name, count in (("questions", questions), ("answers", answers)):
+        if type(count) is not int:
+            raise UserMistake(f"{name}={count!r} is no whole number")
     if questions < 1 or answers < 2:
         raise UserMistake(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
@@ -200,6 +204,7 @@ def fly(
         )
         if not known:
             raise UserMistake(f"task {config.task} has no training question to be asked")
+        run_sync(check_hosts(team))
         tell(f"asking {len(known)} questions of {config.task}, {answers} times each")
         began = time.monotonic()
         plays = replace(
@@ -213,6 +218,22 @@ def fly(
         return examined(team, known, episodes, answers, labels, seconds)
     finally:
         team.close()
+
+
+async def check_hosts(team: Team) -> None:
+    """Weigh two words at each host behind an API, before hundreds of answers are bought: a server
+    that tells no log-probs of alternatives is refused here.
+    """
+    hosts = {member.host.name: member for member in team.members}
+    for member in hosts.values():
+        if isinstance(member.host, ApiHost):
+            messages = [{"role": "user", "content": "Is 2 + 2 = 4? Answer Yes or No."}]
+            sampling = Sampling(temperature=0.0, max_tokens=1)
+            ask = Ask("preflight", member.policy, messages, "scoring", False, sampling, 0)
+            try:
+                await member.host.weigh(ask, ["Yes", "No"])
+            except HostFailure:
+                continue  # it tells of alternatives, and those of this question prove nothing
 
 
 def check_votes(task: Task, name: str) -> None:

@@ -59,6 +59,13 @@ def test_a_word_that_is_not_among_the_alternatives_has_no_invented_weight(
         asyncio.run(weigh(host, ["Yes", "No"]))
 
 
+def test_words_that_differ_by_spaces_alone_do_not_share_a_weight(serve: Any, host_at: Any) -> None:
+    server = serve(answers(said("Yes", logprobs=told(("Yes", 0.9), ("No", 0.1)))))
+    with pytest.raises(UserMistake, match="differ by spaces alone"):
+        asyncio.run(weigh(host_at(server.url), ["Yes", " Yes"]))
+    assert server.asked == []  # and nothing was paid
+
+
 def test_nothing_is_kept_for_learning(serve: Any, host_at: Any) -> None:
     host = host_at(serve(answers(said("Yes"))).url)
     with pytest.raises(UserMistake, match="nobody learns"):

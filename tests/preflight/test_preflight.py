@@ -36,6 +36,7 @@ from comas.tasks import pick
 from comas.testing import scripted_team
 from comas.types import Question, Reply, UserMistake
 from tests.support.command import run
+from tests.support.endpoint import answers, said
 
 OFFERS = [(1, 2, 4, 6), (2, 3, 4, 8), (1, 2, 4, 9), (1, 3, 4, 7)]
 RIGHTS = {
@@ -304,6 +305,34 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
     monkeypatch.setattr("comas.evaluation.systems.found_at", stopped)
     assert run(["play", "lr=1e-5", "seed=4"], monkeypatch) == 2
     assert given[1] == ("lr=1e-5", ["seed=4"])
+
+
+@pytest.mark.parametrize("count", [{"answers": 2.5}, {"questions": 3.0}, {"answers": True}])
+def test_counts_are_whole_numbers(count: dict[str, Any]) -> None:
+    with pytest.raises(UserMistake, match="is no whole number"):
+        preflight("seed", **count)
+
+
+def test_a_server_that_cannot_weigh_is_refused_before_answers_are_bought(serve: Any) -> None:
+    server = serve(answers(said("Yes")))
+    with pytest.raises(UserMistake, match="top_logprobs"):
+        preflight("big-model", hosts__home__api=server.url, task="sums", questions=4, answers=2)
+    assert len(server.worked) == 1
+
+
+def test_a_folder_whose_name_looks_like_a_key_is_a_base(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def heard(*words: Any) -> Preflight:
+        given.append(words)
+        raise UserMistake("heard")
+
+    given: list[tuple[Any, ...]] = []
+    (tmp_path / "lr=1e-5").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("comas.readiness.fly", heard)
+    assert run(["preflight", "./lr=1e-5", "seed=4"], monkeypatch) == 2
+    assert given[0][:2] == (["./lr=1e-5"], ["seed=4"])
 
 
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from comas.cli.output import Json, print_json, print_note
+from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
 from comas.config.plugins import filled, load_plugin
 from comas.config.resolve import resolve
@@ -166,7 +166,7 @@ def _team(arguments: list[str] | None) -> Team:
     if not arguments and (run := latest_run()) is not None:
         print(f"{run} (the latest run)", file=sys.stderr)
         arguments = [str(run)]
-    if arguments and ("=" not in arguments[0] or is_run(arguments[0])):
+    if arguments and is_name(arguments[0]):
         name, *pairs = arguments
         for text in pairs:
             if "=" not in text:

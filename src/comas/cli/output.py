@@ -41,11 +41,16 @@ Json = Annotated[
 
 
 def split(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The names among the words of a command, and its `key=value` pairs: a run may have such a name
-    as well.
-    """
-    names = [word for word in words or () if "=" not in word or is_run(word.split(",")[0])]
+    """The names among the words of a command, and its `key=value` pairs."""
+    names = [word for word in words or () if is_name(word)]
     return names, [word for word in words or () if word not in names]
+
+
+def is_name(word: str) -> bool:
+    """Whether a word of a command is a name and no `key=value` pair: runs, folders and files may
+    have an equals sign in theirs.
+    """
+    return "=" not in word or is_run(word.split(",")[0]) or Path(word).exists()
 
 
 def print_json(ctx: typer.Context, record: Any) -> None:

@@ -164,6 +164,12 @@ class ApiHost:
         """Log-probs of words of one token each, which the server has to tell among the
         `ALTERNATIVES` likeliest beginnings of its reply.
         """
+        spelt = [choice.strip() for choice in choices]
+        if len(set(spelt)) < len(spelt):
+            raise UserMistake(
+                f"turn {ask.turn}: the choices {list(choices)} differ by spaces alone, of which a"
+                " server's alternatives tell nothing: reword one of them"
+            )
         also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
         reply, said = await self._reply(ask, Sampling(max_tokens=1), also)
         if said.first is None:
@@ -172,14 +178,14 @@ class ApiHost:
                 f" which weighing needs: give role {ask.role!r} to agents of other hosts"
                 " (agents.<name>.roles), or have words said instead"
             )
-        unknown = [choice for choice in choices if choice.strip() not in said.first]
+        unknown = [choice for choice in spelt if choice not in said.first]
         if unknown:
             raise HostFailure(
                 f"{unknown[0]!r} is not among the {len(said.first)} likeliest beginnings of the"
                 " reply that the server tells of: behind an API only words of one token, which the"
                 " prompt asks for, can be weighed"
             )
-        weights = tuple(said.first[choice.strip()] for choice in choices)
+        weights = tuple(said.first[choice] for choice in spelt)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return replace(
             reply,

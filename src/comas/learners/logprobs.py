@@ -142,20 +142,19 @@ def _in_chunks(
     temperature_N: torch.Tensor | None,
     room: int,
 ) -> torch.Tensor:
+    size = max(1, room // vocabulary(halves.head))
+    if torch.is_grad_enabled() and not any(w.requires_grad for w in halves.head.parameters()):
+        return _Frozen.apply(hidden_ND, halves, ids_N, temperature_N, size)  # type: ignore
+
     def chunk(
         hidden_CD: torch.Tensor, ids_C: torch.Tensor, *temperature_C: torch.Tensor
     ) -> torch.Tensor:
         return _pick(_logits(halves, hidden_CD[None])[0], ids_C, *temperature_C)
 
-    size = max(1, room // vocabulary(halves.head))
     given = [ids_N.split(size), *([] if temperature_N is None else [temperature_N.split(size)])]
     parts: list[Any] = list(zip(hidden_ND.split(size), *given, strict=True))
     if not torch.is_grad_enabled():
         return torch.cat([chunk(*part) for part in parts])
-    if not any(weight.requires_grad for weight in halves.head.parameters()):
-        return _Frozen.apply(
-            hidden_ND, [lambda hidden, rest=rest: chunk(hidden, *rest) for _, *rest in parts], size
-        )  # type: ignore
     made: list[Any] = [
         checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts
     ]
@@ -163,41 +162,60 @@ def _in_chunks(
 
 
 class _Frozen(torch.autograd.Function):
-    """Log-probs by `chunks` of hidden states; the gradient of each with respect to its hidden state
-    is made at once.
+    """Log-probs behind a head that does not learn, `size` tokens at a time; the gradient of each
+    with respect to its hidden state is made at once.
+
+    Its gradient with respect to the logits is known, (1[id] - softmax) / temperature, and made in
+    the place of the log-probs of the whole vocabulary: autograd would keep three more of these.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: torch.Tensor, chunks: Sequence[Any], size: int
+        ctx: Any,
+        hidden_ND: torch.Tensor,
+        halves: Halves,
+        ids_N: torch.Tensor,
+        temperature_N: torch.Tensor | None,
+        size: int,
     ) -> torch.Tensor:
         picked = []
         slopes = []
-        for chunk, hidden_CD in zip(chunks, hidden_ND.detach().split(size), strict=True):
+        for start in range(0, len(ids_N), size):
+            hidden_CD = hidden_ND[start : start + size].detach().requires_grad_()
             with torch.enable_grad():
-                hidden_CD.requires_grad_()
-                picked_C = chunk(hidden_CD)
-                slopes += torch.autograd.grad(picked_C.sum(), hidden_CD)
-            picked.append(picked_C.detach())
-            del picked_C
+                logits_CV = _logits(halves, hidden_CD[None])[0]
+            ids_C1 = ids_N[start : start + size, None]
+            temperature_C = None if temperature_N is None else temperature_N[start : start + size]
+            slopes_CV = _log_softmax(logits_CV.detach(), temperature_C)
+            picked.append(slopes_CV.gather(1, ids_C1)[:, 0])
+            slopes_CV.exp_().neg_()
+            slopes_CV.scatter_add_(1, ids_C1, slopes_CV.new_ones(ids_C1.shape))
+            if temperature_C is not None:
+                slopes_CV /= temperature_C[:, None]
+            slopes += torch.autograd.grad(logits_CV, hidden_CD, slopes_CV.to(logits_CV.dtype))
+            del logits_CV, slopes_CV
         ctx.save_for_backward(torch.cat(slopes))
         return torch.cat(picked)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (grad_N,), (slopes_ND,) = grads, ctx.saved_tensors
-        return (grad_N[:, None] * slopes_ND).to(slopes_ND.dtype), None, None
+        return (grad_N[:, None] * slopes_ND).to(slopes_ND.dtype), None, None, None, None
 
 
 def _pick(
     logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Log-probs of these ids, (N,), in float32 at least."""
-    if logits_NV.dtype != torch.float64:
-        logits_NV = logits_NV.float()
+    return _log_softmax(logits_NV, temperature_N).gather(1, ids_N[:, None])[:, 0]
+
+
+def _log_softmax(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None) -> torch.Tensor:
+    """Log-probs of the whole vocabulary, (N, V), in float32 at least."""
+    kind = torch.promote_types(logits_NV.dtype, torch.float32)
     if temperature_N is not None:
-        logits_NV = logits_NV / temperature_N[:, None].to(logits_NV.dtype)
-    return logits_NV.log_softmax(-1).gather(1, ids_N[:, None])[:, 0]
+        logits_NV = logits_NV.to(kind) / temperature_N[:, None].to(kind)
+    return logits_NV.log_softmax(-1, dtype=kind)
 
 
 def few_logits(model: Any, tokens_per_pass: int, most: int) -> bool:

@@ -245,8 +245,14 @@ def _source_of_run(run: Run, step: int | None) -> Source:
         for agent in config["agents"].values()
         if has_weights(hosts[agent["host"]])
     }
-    origins: list[frozenset[str]] = [source_of(base).origin for base in bases]
     place = str(run.path.resolve())
+    try:
+        origins = [source_of(base).origin for base in bases]
+    except RecursionError:
+        raise UserMistake(
+            f"run {place}: it begins, through runs of runs, with itself: correct the base in its"
+            " config.toml"
+        ) from None
     return Source(
         "run",
         place if step is None else f"{place}@{step}",
