@@ -42,11 +42,8 @@ Work = dict[str, Callable[[], object]]
 
 def padding(rows: list[Any], tokens_per_pass: int) -> float:
     """Share of the tokens of a step's passes that are padding."""
-    sizes = [
-        [len(rows[i].token_ids_T) for i in part]
-        for part in passes([("p", r) for r in rows], tokens_per_pass)
-    ]
-    return 1 - sum(map(sum, sizes)) / sum(len(s) * max(s) for s in sizes)
+    parts = passes([("p", r) for r in rows], tokens_per_pass)
+    return 1 - sum(len(r.token_ids_T) for r in rows) / sum(part.padded for part in parts)
 
 
 def training(

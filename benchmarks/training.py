@@ -149,11 +149,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A line for us and one for them."""
     count = sum(len(r.token_ids_T) for r in rows)
-    parts = [
-        [len(rows[i].token_ids_T) for i in part]
-        for part in passes([("a", r) for r in rows], tokens_per_pass)
-    ]
-    again = sum(len(part) * max(part) for part in parts) > tokens_per_pass
+    parts = passes([("a", r) for r in rows], tokens_per_pass)
+    again = sum(part.padded for part in parts) > tokens_per_pass
     learner = adapter_learner(
         beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="first_pass"
     )
@@ -199,9 +196,7 @@ def padding(tokens_per_pass: int, count: int) -> dict[str, float]:
     for name, (shortest, longest) in LOADS.items():
         sizes = [len(r.token_ids_T) for r in random_rows(count, longest, 100, shortest=shortest)]
         rows = [("a", r) for r in random_rows(count, longest, 100, shortest=shortest)]
-        padded = sum(
-            len(part) * max(sizes[i] for i in part) for part in passes(rows, tokens_per_pass)
-        )
+        padded = sum(part.padded for part in passes(rows, tokens_per_pass))
         found[name] = float(np.round(1 - sum(sizes) / padded, 3))
     return found
 

@@ -46,9 +46,9 @@ class Counting(FullLearner):
 
     passed = 0
 
-    def forward(self, owned: Any, reference: bool = False) -> torch.Tensor:
+    def forward(self, owned: Any, packs: Any, reference: bool = False) -> torch.Tensor:
         self.passed += len(owned) * (not reference)
-        return super().forward(owned, reference)
+        return super().forward(owned, packs, reference)
 
 
 def whole(old: Any, method: Method = METHOD, **recipe: Any) -> Counting:

@@ -206,9 +206,9 @@ class Counting(FullLearner):
 
     passed = 0
 
-    def forward(self, owned: Any, reference: bool = False) -> torch.Tensor:
+    def forward(self, owned: Any, packs: Any, reference: bool = False) -> torch.Tensor:
         self.passed += len(owned) * (not reference)
-        return super().forward(owned, reference)
+        return super().forward(owned, packs, reference)
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.01])

@@ -123,19 +123,63 @@ def test_passes_hold_every_row_once_and_stay_below_their_bound(
     rows = rows_of(seed, groups=4, replies=5)
     owned = [(f"p{i % policies}", one) for i, one in enumerate(rows)]
     parts = passes(owned, most, shares=True)
-    assert sorted(i for part in parts for i in part) == list(range(len(rows)))
+    assert sorted(i for part in parts for i in part.rows) == list(range(len(rows)))
     for part in parts:
-        names = [owned[i][0] for i in part]
+        names = [owned[i][0] for i in part.rows]
         assert names == sorted(names)
-        chosen = [rows[i] for i in part]
-        packs = packs_of(names, chosen, most)
+        chosen = [rows[i] for i in part.rows]
+        packs = part.packs or [[i] for i in range(len(chosen))]
+        assert sorted(i for pack in packs for i in pack) == list(range(len(chosen)))
+        lengths = [pack_length(chosen, pack) for pack in packs]
+        assert part.padded == len(packs) * max(lengths)
+        assert len(packs) == 1 or part.padded <= most
         for pack in packs:
-            assert (
-                len({chosen[i].token_ids_T[: chosen[i].mask_T.argmax()].tobytes() for i in pack})
-                == 1
-            )
+            prompts = {chosen[i].token_ids_T[: chosen[i].mask_T.argmax()].tobytes() for i in pack}
+            assert len(prompts) == 1
             assert len({names[i] for i in pack}) == 1
             assert len(pack) == 1 or pack_length(chosen, pack) <= most
+
+
+def judged(seed: int, shared: int, own: int = 5, count: int = 6, replies: int = 1) -> list[Row]:
+    """Prompts that begin with the same `shared` tokens and go on for `own` of their own."""
+    rng = np.random.default_rng(seed)
+    common = rng.integers(4, 50, shared).tolist()
+    found: list[Row] = []
+    for prompt in range(count):
+        asked = [*common, 4 + prompt, *rng.integers(4, 50, own - 1).tolist()]
+        for reply in range(replies):
+            said = rng.integers(4, 50, 3).tolist()
+            found.append(row(f"{prompt}/{reply}", asked, said))
+    return found
+
+
+@pytest.mark.parametrize("replies", [1, 2])
+def test_prompts_that_begin_alike_are_read_behind_one_copy(replies: int) -> None:
+    model = model_of("llama").double()
+    rows = judged(1, shared=45, replies=replies)
+    packs = packs_of(["p"] * len(rows), rows, 1000)
+    assert packs == [list(range(len(rows)))]
+    assert pack_length(rows, packs[0]) == 45 + len(rows) * 8
+    found = []
+    for chosen in (None, packs):
+        model.zero_grad()
+        logprobs_BT = token_logprobs(model, halve(model), rows, 0, packs=chosen)
+        (logprobs_BT * torch.arange(logprobs_BT.shape[1])).sum().backward()
+        grads = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
+        found.append((logprobs_BT.detach(), torch.cat(grads)))
+    torch.testing.assert_close(*[logprobs for logprobs, _ in found], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*[grads for _, grads in found], rtol=1e-3, atol=2e-4)
+
+
+def test_packs_are_joined_where_that_saves_enough() -> None:
+    short = judged(2, shared=31)
+    assert packs_of(["p"] * 6, short, 1000) == [[i] for i in range(6)]
+    several = judged(3, shared=45, own=40, count=2, replies=4)
+    # one prompt stands once for its replies: together each reply would have its prompt's end
+    assert packs_of(["p"] * 8, several, 1000) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    alike = judged(4, shared=45)
+    assert packs_of(["p", "q"] * 3, alike, 1000) == [[0, 2, 4], [1, 3, 5]]
+    assert packs_of(["p"] * 6, alike, 45 + 3 * 8) == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_row_whose_reply_is_not_its_end_stands_alone() -> None:

@@ -1,9 +1,10 @@
 """Forward passes: which rows go into one together, and how they lie in it: apart, or behind one
-copy of the prompt that they begin with.
+copy of what they begin with.
 
-Replies to one question differ, their prompt does not: in a pack it stands once, and every reply
-sees it and itself. Attention is told so by a mask, and each token keeps the position that it had.
-Log-probs are the same but for rounding, and so are gradients. Leaves out: families whose layers
+Replies to one question differ, their prompt does not, and the prompts of its judges begin alike: in
+a pack this beginning stands once, and every row sees it and the rest of itself. Attention is told
+so by a mask, and each token keeps the position that it had. Log-probs are the same but for
+rounding, and so are gradients. Leaves out: families whose layers
 look back a limited way, or not by attention (`can_share`); what is done in a pass.
 """
 
@@ -20,8 +21,10 @@ from comas.types import Row
 
 LONGEST = 1024
 """Tokens of a pack of several rows, at most: attention grows with the square of them."""
+SAVED = 32
+"""Rows of different prompts go into one pack where it has so many tokens less than they apart."""
 PAD = -1
-"""The segment of padding; that of the prompt is 0, those of replies are 1 and more."""
+"""The segment of padding; that of the beginning is 0, those of rows are 1 and more."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def one_by_one(rows: Sequence[Row], pad_id: int, device: Any) -> Layout:
 def in_packs(
     rows: Sequence[Row], packs: Sequence[Sequence[int]], pad_id: int, model: Any
 ) -> Layout:
-    """Rows of each pack behind one copy of their prompt; packs are padded on the right."""
+    """Rows of each pack behind one copy of their beginning; packs are padded on the right."""
     shape = (len(rows), max(len(row.token_ids_T) for row in rows))
     lengths = [pack_length(rows, pack) for pack in packs]
     wide = (len(packs), max(lengths))
@@ -80,21 +83,22 @@ def in_packs(
     sources: list[np.ndarray] = []
     places: list[np.ndarray] = []
     for number, pack in enumerate(packs):
-        prompt = prompt_length(rows[pack[0]])
-        ids[number, :prompt] = rows[pack[0]].token_ids_T[:prompt]
-        segments[number, :prompt] = 0
-        positions[number, :prompt] = np.arange(prompt)
-        at = prompt
+        shared = beginning(rows, pack)
+        ids[number, :shared] = rows[pack[0]].token_ids_T[:shared]
+        segments[number, :shared] = 0
+        positions[number, :shared] = np.arange(shared)
+        at = shared
         for segment, i in enumerate(pack, start=1):
-            reply = rows[i].token_ids_T[prompt:]
-            own = np.arange(at, at + len(reply))
-            ids[number, own] = reply
+            rest = rows[i].token_ids_T[shared:]
+            own = np.arange(at, at + len(rest))
+            ids[number, own] = rest
             segments[number, own] = segment
-            positions[number, own] = prompt + np.arange(len(reply))
-            before = np.concatenate([[prompt - 1], own[:-1]])
-            sources.append(number * wide[1] + before)
-            places.append(i * shape[1] + prompt + np.arange(len(reply)))
-            at += len(reply)
+            positions[number, own] = shared + np.arange(len(rest))
+            before = np.concatenate([[shared - 1], own[:-1]])
+            generated = np.flatnonzero(rows[i].mask_T[shared:])
+            sources.append(number * wide[1] + before[generated])
+            places.append(i * shape[1] + shared + generated)
+            at += len(rest)
     # in the order of (B, T), as rows that stand apart have it
     all_places = np.concatenate(places)
     order = np.argsort(all_places, kind="stable")
@@ -119,7 +123,7 @@ def in_packs(
 
 
 def _mask(segments_SL: np.ndarray, model: Any) -> torch.Tensor:
-    """Which tokens see which, (S, 1, L, L): the prompt and their own reply, as far as it is before
+    """Which tokens see which, (S, 1, L, L): the beginning and their own row, as far as it is before
     them; padding sees itself, so that its states are numbers.
     """
     of_tokens = torch.from_numpy(segments_SL).to(model.device)
@@ -142,26 +146,58 @@ def prompt_length(row: Row) -> int:
     return int(row.mask_T.argmax())
 
 
+def beginning(rows: Sequence[Row], pack: Sequence[int]) -> int:
+    """How many tokens the prompts of these rows have in common at their beginning."""
+    first = rows[pack[0]]
+    shared = prompt_length(first)
+    for i in pack[1:]:
+        shared = min(shared, prompt_length(rows[i]))
+        different = first.token_ids_T[:shared] != rows[i].token_ids_T[:shared]
+        if different.any():
+            shared = int(different.argmax())
+    return shared
+
+
 def pack_length(rows: Sequence[Row], pack: Sequence[int]) -> int:
-    """Tokens of a pack: of one prompt and all replies."""
-    prompt = prompt_length(rows[pack[0]])
-    return prompt + sum(len(rows[i].token_ids_T) - prompt for i in pack)
+    """Tokens of a pack: of one beginning and what follows it in each row."""
+    shared = beginning(rows, pack)
+    return shared + sum(len(rows[i].token_ids_T) - shared for i in pack)
 
 
 def packs_of(policies: Sequence[str], rows: Sequence[Row], most: int) -> list[list[int]]:
-    """Rows of one policy and one prompt together, up to `most` tokens (or LONGEST), in the order of
-    the first of them; a row whose reply is not its end stays alone.
+    """Rows of one policy that are read behind one copy of their beginning, up to `most` tokens (or
+    LONGEST) together, in the order of the first of them: those of one prompt, and packs of
+    different prompts where that saves `SAVED` tokens. A row whose reply is not its end stays alone.
     """
     most = min(most, LONGEST)
+    packs = _packs_of_one_prompt(policies, rows, most)
+    # after sorting, those stand side by side that have the longest beginning in common
+    packs.sort(key=lambda pack: (policies[pack[0]], _prompt(rows[pack[0]]).tolist()))
+    joined: list[list[int]] = []
+    for pack in packs:
+        if joined and policies[joined[-1][0]] == policies[pack[0]] and _ends_in_reply(rows, pack):
+            last = joined[-1]
+            together = pack_length(rows, last + pack)
+            apart = pack_length(rows, last) + pack_length(rows, pack)
+            if together <= min(most, apart - SAVED) and _ends_in_reply(rows, last):
+                joined[-1] = sorted(last + pack)
+                continue
+        joined.append(pack)
+    return sorted(joined)
+
+
+def _packs_of_one_prompt(
+    policies: Sequence[str], rows: Sequence[Row], most: int
+) -> list[list[int]]:
     packs: list[list[int]] = []
     open_packs: dict[tuple[str, bytes], list[int]] = {}
     lengths: dict[int, int] = {}
     for i, (policy, row) in enumerate(zip(policies, rows, strict=True)):
         prompt = prompt_length(row)
-        key = policy, row.token_ids_T[:prompt].tobytes()
+        key = policy, _prompt(row).tobytes()
         pack = open_packs.get(key)
         reply = len(row.token_ids_T) - prompt
-        shared = prompt > 0 and bool(row.mask_T[prompt:].all())
+        shared = _ends_in_reply(rows, [i])
         if pack is not None and shared and lengths[id(pack)] + reply <= most:
             pack.append(i)
             lengths[id(pack)] += reply
@@ -172,6 +208,18 @@ def packs_of(policies: Sequence[str], rows: Sequence[Row], most: int) -> list[li
             open_packs[key] = pack
             lengths[id(pack)] = prompt + reply
     return packs
+
+
+def _prompt(row: Row) -> np.ndarray:
+    return row.token_ids_T[: prompt_length(row)]
+
+
+def _ends_in_reply(rows: Sequence[Row], pack: Sequence[int]) -> bool:
+    """Whether the first of these rows is a prompt and then a reply to its end; others of its pack
+    are so too.
+    """
+    prompt = prompt_length(rows[pack[0]])
+    return prompt > 0 and bool(rows[pack[0]].mask_T[prompt:].all())
 
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
@@ -236,27 +284,47 @@ Owned = tuple[str, Row]
 """A row and the policy that said it."""
 
 
-def passes(owned: Sequence[Owned], tokens_per_pass: int, shares: bool = False) -> list[list[int]]:
-    """Row indices of forward passes below `tokens_per_pass`; similar lengths together, so that
-    little is padding, and with `shares` rows of one prompt side by side.
-
-    Inside a pass rows are sorted by policy, as `Population` wants them.
+@dataclass(frozen=True)
+class Pass:
+    """Rows of a step that go through a model together; those of one policy stand side by side, as
+    `Population` wants them.
     """
+
+    rows: list[int]
+    """Their places in the step."""
+    packs: list[list[int]] | None
+    """The rows that are read behind one copy of their beginning, by their places in this pass; None
+    where every row is read alone.
+    """
+    padded: int
+    """Tokens that are read, with padding."""
+
+
+def passes(owned: Sequence[Owned], tokens_per_pass: int, shares: bool = False) -> list[Pass]:
+    """Forward passes of at most `tokens_per_pass`, but for a longer row; similar lengths together,
+    so that little is padding. With `shares` rows are read in packs.
+    """
+    units = [[i] for i in range(len(owned))]
+    lengths = [len(row.token_ids_T) for _, row in owned]
     if shares:
         rows = [row for _, row in owned]
         units = packs_of([policy for policy, _ in owned], rows, tokens_per_pass)
         lengths = [pack_length(rows, unit) for unit in units]
-    else:
-        units = [[i] for i in range(len(owned))]
-        lengths = [len(row.token_ids_T) for _, row in owned]
     parts: list[list[int]] = []
     for unit in sorted(range(len(units)), key=lengths.__getitem__):
         if parts and _joins(parts[-1], unit, lengths, tokens_per_pass):
             parts[-1].append(unit)
         else:
             parts.append([unit])
-    together = [[i for unit in part for i in units[unit]] for part in parts]
-    return [sorted(part, key=lambda i: owned[i][0]) for part in together]
+    found: list[Pass] = []
+    for part in parts:
+        padded = len(part) * max(lengths[unit] for unit in part)
+        here = sorted((units[unit] for unit in part), key=lambda unit: owned[unit[0]][0])
+        places = iter(range(len(owned)))
+        packs = [[next(places) for _ in unit] for unit in here]
+        alone = len(packs) == packs[-1][-1] + 1
+        found.append(Pass([i for unit in here for i in unit], None if alone else packs, padded))
+    return found
 
 
 def _joins(part: Sequence[int], unit: int, lengths: Sequence[int], tokens_per_pass: int) -> bool:
@@ -265,15 +333,6 @@ def _joins(part: Sequence[int], unit: int, lengths: Sequence[int], tokens_per_pa
         return False
     shortest = lengths[part[0]]
     return lengths[unit] <= SPREAD * shortest or len(part) * shortest < FULL
-
-
-def packs_in(owned: Sequence[Owned], tokens_per_pass: int, shares: bool) -> list[list[int]] | None:
-    """The rows of a pass that share a prompt, together; None where none do, or none `shares`."""
-    if not shares:
-        return None
-    policies = [policy for policy, _ in owned]
-    packs = packs_of(policies, [row for _, row in owned], tokens_per_pass)
-    return packs if len(packs) < len(owned) else None
 
 
 def pad(arrays: Sequence[Any], like: torch.Tensor) -> torch.Tensor:

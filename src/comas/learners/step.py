@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from comas.learners.logprobs import Halves, token_logprobs
-from comas.learners.passes import Owned, packs_in, pad, passes
+from comas.learners.passes import Owned, Pass, pad, passes
 from comas.learners.precision import recomputing
 from comas.learners.recipe import Recipe
 from comas.objective import corrections
@@ -33,6 +33,8 @@ from comas.types import Meter, Method, Row
 
 Prepare = Callable[[Sequence[Owned], torch.Tensor], None]
 """Gets the rows of a pass and their log-probs, (B, T)."""
+Packs = list[list[int]] | None
+"""The rows of a pass that are read behind one copy of their beginning; see `Pass`."""
 InParts = Callable[[Sequence[int]], list[np.ndarray]]
 """Places among a policy's rows -> their advantages, (T,) each."""
 
@@ -41,7 +43,7 @@ class Holder(ABC):
     """Whoever holds the weights of one or more policies, as a step needs them."""
 
     shares: bool
-    """Whether rows that begin with the same prompt are read behind one copy of it."""
+    """Whether rows that begin alike are read behind one copy of their beginning."""
 
     def __init__(self, recipe: Recipe, pad_id: int, meter: Meter | None) -> None:
         self.recipe = recipe
@@ -53,14 +55,16 @@ class Holder(ABC):
         self.optimizers: dict[str, torch.optim.AdamW] = {}
 
     @abstractmethod
-    def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
-        """Log-probs of the rows' generated tokens, (B, T), 0 outside the mask; with gradients if
-        they are switched on.
+    def forward(
+        self, owned: Sequence[Owned], packs: Packs, reference: bool = False
+    ) -> torch.Tensor:
+        """Log-probs of the generated tokens of a pass's rows, (B, T), 0 outside the mask; with
+        gradients if they are switched on.
         """
 
     @abstractmethod
-    def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
-        """Add the gradients of a loss that was made from `forward(owned)`."""
+    def backward(self, owned: Sequence[Owned], packs: Packs, loss: torch.Tensor) -> None:
+        """Add the gradients of a loss that was made from `forward(owned, packs)`."""
 
     @abstractmethod
     def finish(self, policy: str, loss: float) -> float | None:
@@ -81,20 +85,12 @@ class Holder(ABC):
         for group in self.optimizers[policy].param_groups:
             group["lr"] = self.recipe.rate(policy) * scale
 
-    def parts(self, owned: Sequence[Owned]) -> list[list[int]]:
-        """Places of these rows, pass by pass."""
+    def parts(self, owned: Sequence[Owned]) -> list[Pass]:
+        """The passes in which these rows are read."""
         return passes(owned, self.recipe.tokens_per_pass, self.shares)
 
-    def packs(self, owned: Sequence[Owned]) -> list[list[int]] | None:
-        """Places of the rows of a pass that are read behind one prompt; None where none are."""
-        return packs_in(owned, self.recipe.tokens_per_pass, self.shares)
-
     def read(
-        self,
-        model: Any,
-        halves: Halves | None,
-        owned: Sequence[Owned],
-        packs: list[list[int]] | None,
+        self, model: Any, halves: Halves | None, owned: Sequence[Owned], packs: Packs
     ) -> torch.Tensor:
         """Log-probs that a model gives these rows, (B, T)."""
         again = self.recipe.checkpointing and torch.is_grad_enabled()
@@ -193,18 +189,20 @@ class Step:
             unsampled = [(p, row) for p, row in self.owned if row.sampled_logprobs_T is None]
         elif self.updates_once and self._fits_in_a_pass():
             parts = self.weights.parts(self.owned)
-            self.graphs = [self.weights.forward([self.owned[i] for i in part]) for part in parts]
-            for part, graph in zip(parts, self.graphs, strict=True):
-                _take_own([self.owned[i] for i in part], graph)
+            chosen = [[self.owned[i] for i in part.rows] for part in parts]
+            self.graphs = [
+                self.weights.forward(rows, part.packs)
+                for rows, part in zip(chosen, parts, strict=True)
+            ]
+            for rows, graph in zip(chosen, self.graphs, strict=True):
+                _take_own(rows, graph)
             return
         for (_, row), own_T in zip(unsampled, logprobs(self.weights, unsampled), strict=True):
             row.logprobs_T = own_T
 
     def _fits_in_a_pass(self) -> bool:
         """Whether all passes together have no more padded tokens than one may have."""
-        lengths = [len(row.token_ids_T) for _, row in self.owned]
-        parts = self.weights.parts(self.owned)
-        padded = sum(len(part) * max(lengths[i] for i in part) for part in parts)
+        padded = sum(part.padded for part in self.weights.parts(self.owned))
         return padded <= self.weights.recipe.tokens_per_pass
 
     def _measure_gaps(self) -> None:
@@ -282,13 +280,16 @@ class Step:
             policy: [] for policy in policies if self.sampled and policy not in self.gaps
         }
         for n, part in enumerate(weights.parts(owned)):
-            chosen = [owned[i] for i in part]
-            logprobs_BT = weights.forward(chosen) if self.graphs is None else self.graphs[n]
+            chosen = [owned[i] for i in part.rows]
+            if self.graphs is None:
+                logprobs_BT = weights.forward(chosen, part.packs)
+            else:
+                logprobs_BT = self.graphs[n]
             if prepare is not None:
                 prepare(chosen, logprobs_BT)
             terms_BT = self._terms(chosen, logprobs_BT)
             loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[policy] for policy, _ in chosen])
-            weights.backward(chosen, loss_B.sum())
+            weights.backward(chosen, part.packs, loss_B.sum())
             weights.meter.learnt(len(chosen))
             if unknown:
                 made = logprobs_BT.detach().cpu().numpy()
@@ -395,9 +396,9 @@ def logprobs(weights: Holder, owned: Sequence[Owned], reference: bool = False) -
     found: list[np.ndarray] = [np.empty(0)] * len(owned)
     with torch.no_grad():
         for part in weights.parts(owned):
-            chosen = [owned[i] for i in part]
-            logprobs_BT = weights.forward(chosen, reference).cpu().numpy()
-            for i, (_, row), logprobs_T in zip(part, chosen, logprobs_BT, strict=True):
+            chosen = [owned[i] for i in part.rows]
+            logprobs_BT = weights.forward(chosen, part.packs, reference).cpu().numpy()
+            for i, (_, row), logprobs_T in zip(part.rows, chosen, logprobs_BT, strict=True):
                 found[i] = logprobs_T[: len(row.token_ids_T)]
             weights.meter.read(len(chosen))
     return found

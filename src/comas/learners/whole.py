@@ -22,7 +22,7 @@ from comas.learners.logprobs import LOGITS, Halves, few_logits, halve
 from comas.learners.passes import Owned, can_share
 from comas.learners.precision import allow_recomputing, copy_in, publish, working_copy
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, learn
+from comas.learners.step import Holder, Packs, learn
 from comas.seams import Weights, WholeModel
 from comas.types import Meter, Method, Row, UserMistake
 
@@ -108,13 +108,15 @@ class FullLearner(Holder):
             finally:
                 torch.set_num_threads(threads)
 
-    def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
+    def forward(
+        self, owned: Sequence[Owned], packs: Packs, reference: bool = False
+    ) -> torch.Tensor:
         """Log-probs of one policy's rows, (B, T); see `Holder`."""
         policy = owned[0][0]
         model = self.reference[policy] if reference else self.working[policy]
-        return self.read(model, self._split(model), owned, self.packs(owned))
+        return self.read(model, self._split(model), owned, packs)
 
-    def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
+    def backward(self, owned: Sequence[Owned], packs: Packs, loss: torch.Tensor) -> None:
         """See `Holder`."""
         loss.backward()
 

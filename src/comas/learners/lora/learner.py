@@ -23,7 +23,7 @@ from comas.learners.lora.population import Population
 from comas.learners.passes import Owned, can_share
 from comas.learners.precision import allow_recomputing
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, learn
+from comas.learners.step import Holder, Packs, learn
 from comas.seams import Adapter, Weights
 from comas.types import Meter, Method, Row
 
@@ -79,15 +79,16 @@ class AdapterLearner(Holder):
         present = {p: part for p, part in rows.items() if part}
         return learn(self, present, method) if present else {}
 
-    def forward(self, owned: Sequence[Owned], reference: bool = False) -> torch.Tensor:
+    def forward(
+        self, owned: Sequence[Owned], packs: Packs, reference: bool = False
+    ) -> torch.Tensor:
         """Log-probs of rows that are sorted by policy, (B, T); see `Holder`."""
-        packs = self.packs(owned)
         with self.population.routed(self._index(owned, packs), reference):
             return self.read(self.population.model, self._halves, owned, packs)
 
-    def backward(self, owned: Sequence[Owned], loss: torch.Tensor) -> None:
+    def backward(self, owned: Sequence[Owned], packs: Packs, loss: torch.Tensor) -> None:
         """See `Holder`."""
-        with self.population.routed(self._index(owned, self.packs(owned))):
+        with self.population.routed(self._index(owned, packs)):
             loss.backward()
 
     def finish(self, policy: str, loss: float) -> float | None:
@@ -135,9 +136,7 @@ class AdapterLearner(Holder):
             states = {0: state} if state else {}
             optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _index(
-        self, owned: Sequence[Owned], packs: Sequence[Sequence[int]] | None = None
-    ) -> list[int]:
+    def _index(self, owned: Sequence[Owned], packs: Packs) -> list[int]:
         """Numbers of the policies of these rows, or of these packs of them."""
         numbers = [self.population.policies.index(policy) for policy, _ in owned]
         return numbers if packs is None else [numbers[pack[0]] for pack in packs]
