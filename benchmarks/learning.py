@@ -232,6 +232,12 @@ def figures(out: Path, rows: dict[str, list[dict]]) -> str:
     return text.getvalue()
 
 
+def foreign(page: Path, ours: set[str]) -> str:
+    """The lines of a file about other setups than these, such as those of studies."""
+    lines = page.read_text(encoding="utf-8").splitlines(True)[1:] if page.exists() else []
+    return "".join(line for line in lines if line.partition(",")[0] not in ours)
+
+
 MEASURED = ("before", "after", "gain")
 OF_JUDGES = ("accuracy", "precision", "recall", "accepts right", "accepts wrong")
 
@@ -300,7 +306,8 @@ def main() -> None:
             list(pool.map(run, commands(args.out, args.only, args.seeds)))
     rows = summary(args.out, args.only, args.seeds)
     if args.write:
-        args.write.write_text(figures(args.out, rows), encoding="utf-8")
+        others = foreign(args.write, set(rows))
+        args.write.write_text(figures(args.out, rows) + others, encoding="utf-8")
         print(f"made with {made_with(args.out, rows)}", file=sys.stderr)
     Console(stderr=args.json, width=160).print(table(rows))
     if args.json:
