@@ -478,6 +478,12 @@ def cells(row: Row) -> list[str]:
     return [row.method, row.measure, *figures, *costs, row.paper, row.agrees]
 
 
+def on_page(row: Row) -> list[str]:
+    """The same without costs."""
+    found = cells(row)
+    return found[:5] + found[8:]
+
+
 def claim_cells(verdict: Verdict) -> list[str]:
     """A row of the table of claims."""
     claim = verdict.claim
@@ -493,23 +499,34 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[Verdict], made_with: str) -
     page = [
         "# The family on the small world",
         "",
-        "This page gives each method's measurement and the verdict on each claim. What follows from"
-        " them: [Results](results-methods.md#the-family-on-the-same-world).",
+        "This page has each method's measurement and the verdict on each claim. Conclusions:"
+        " [Results](results-methods.md#the-family-on-the-same-world).",
         "",
-        "Made by `python benchmarks/family.py OUT --write PAGE`. Each method has its own default"
-        f" team and {BUDGET:,} generated tokens. Intervals are 95 %, over seeds (Student's t);"
-        " differences are paired by seed.",
-        "",
-        "`at least` is what the mean has to reach, `above` what it has to exceed in a one-sided"
-        " test (Holm).",
+        "Made by `python benchmarks/family.py OUT --write PAGE`: each method's default team,"
+        f" {BUDGET:,} generated tokens, {max((row.seeds for row in rows), default=0)} seeds, paired"
+        " differences. The mean has to reach `at least` and to exceed `above` in a one-sided test"
+        " (Holm).",
         "",
         f"Made with {made_with}.",
         "",
-        *page_lines(HEADINGS, [cells(row) for row in rows]),
+        *page_lines([*HEADINGS[:5], *HEADINGS[8:]], [on_page(row) for row in rows]),
         "",
-        *page_lines(CLAIM_HEADINGS, [claim_cells(verdict) for verdict in verdicts]),
+        *page_lines(CLAIM_HEADINGS, [claim_cells(v) for v in verdicts if not kept_to(v)]),
+        "",
+        *sorted({f"Exact claims that hold: {_of(verdicts)}." for v in verdicts if kept_to(v)}),
     ]
     return "\n".join(page) + "\n"
+
+
+def kept_to(verdict: Verdict) -> bool:
+    """Whether this is a claim without exceptions, and there was none."""
+    return verdict.claim.exact and bool(verdict.holds)
+
+
+def _of(verdicts: Sequence[Verdict]) -> str:
+    held = [v.claim for v in verdicts if kept_to(v)]
+    by_words = {c.says: [d.method for d in held if d.says == c.says] for c in held}
+    return "; ".join(f"{says} ({', '.join(methods)})" for says, methods in by_words.items())
 
 
 def print_tables(console: Console, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:

@@ -10,6 +10,8 @@ interrupted report goes on where it stopped. Prints a table; `--json` ends with 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import platform
@@ -204,60 +206,44 @@ def table(rows: dict[str, list[dict]]) -> Table:
     return found
 
 
-def markdown(out: Path, rows: dict[str, list[dict]]) -> str:
-    """The report as a page: every seed, the means over seeds, and the judges
-    against ground truth.
+def figures(out: Path, rows: dict[str, list[dict]]) -> str:
+    """The report as CSV, a figure a line: of every seed and over seeds, and per quarter of the
+    runs the judges against ground truth, as means over seeds.
     """
-    show = lambda v: f"{v['mean']:.3f} [{v['low']:.3f}, {v['high']:.3f}]"  # noqa: E731
-    page = [
-        "# Results by seed",
-        "",
-        (
-            "Made by `python benchmarks/learning.py OUT --write docs/results-by-seed.md`; intervals"
-            " are 95 %: of a seed over its 512 held-out puzzles, of `all` over seeds (Student's t)."
-        ),
-        "",
-        f"Made with {made_with(out, rows)}.",
-        "",
-        "| setup | seed | before | after | gain | best validation | tokens |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["setup", "seed", "quarter", "figure", "value", "low", "high"])
     for name, runs in rows.items():
         for r in runs:
-            cells = [
-                name,
-                str(r["seed"]),
-                *(show(r[k]) for k in ("before", "after", "gain")),
-                f"{r['best']:.3f}",
-            ]
-            page.append(f"| {' | '.join(cells)} | {r['tokens'] / 1e6:.2f}M |")
+            for key in MEASURED:
+                writer.writerow([name, r["seed"], "", key, *_spelt(r[key])])
+            writer.writerow([name, r["seed"], "", "best validation", f"{r['best']:.3f}", "", ""])
+            tokens = f"{r['tokens'] / 1e6:.2f}"
+            writer.writerow([name, r["seed"], "", "million tokens", tokens, "", ""])
         if len(runs) > 1:
-            over = [
-                show(mean_interval([r[k]["mean"] for r in runs])._asdict())
-                for k in ("before", "after", "gain")
-            ]
-            page.append(f"| **{name}** | **all** | {' | '.join(over)} | | |")
-    page += [
-        "",
-        (
-            "Against ground truth, which nobody in the game saw, means over seeds per quarter of"
-            " the run: precision and recall of paying a solution at least 0.5, and how often"
-            " evaluators accept right and wrong work."
-        ),
-        "",
-        "| setup | quarter | accuracy | precision | recall | accepts right | accepts wrong |",
-        "|---|---|---|---|---|---|---|",
-    ]
+            for key in MEASURED:
+                over = mean_interval([r[key]["mean"] for r in runs])._asdict()
+                writer.writerow([name, "all", "", key, *_spelt(over)])
     for name in rows:
         folders = [f for r in rows[name] for f, _ in commands(out, [name], [r["seed"]])]
         for i, quarter in enumerate(quarters(folders)):
-            keys = ("accuracy", "precision", "recall", "accepts right", "accepts wrong")
-            page.append(
-                f"| {name} | {i + 1} | "
-                + " | ".join(f"{quarter[k]:.2f}" if k in quarter else "-" for k in keys)
-                + " |"
-            )
-    return "\n".join(page) + "\n"
+            for key in (key for key in OF_JUDGES if key in quarter):
+                writer.writerow([name, "all", i + 1, key, f"{quarter[key]:.2f}", "", ""])
+    return text.getvalue()
+
+
+def foreign(page: Path, ours: set[str]) -> str:
+    """The lines of a file about other setups than these, such as those of studies."""
+    lines = page.read_text(encoding="utf-8").splitlines(True)[1:] if page.exists() else []
+    return "".join(line for line in lines if line.partition(",")[0] not in ours)
+
+
+MEASURED = ("before", "after", "gain")
+OF_JUDGES = ("accuracy", "precision", "recall", "accepts right", "accepts wrong")
+
+
+def _spelt(interval: dict[str, float]) -> list[str]:
+    return [f"{interval[key]:.3f}" for key in ("mean", "low", "high")]
 
 
 def made_with(out: Path, rows: dict[str, list[dict]]) -> str:
@@ -312,7 +298,7 @@ def main() -> None:
         "--seeds", type=lambda s: [int(x) for x in s.split(",")], default=list(SEEDS)
     )
     parser.add_argument("--report", action="store_true", help="no new runs")
-    parser.add_argument("--write", type=Path, help="also write the report as Markdown")
+    parser.add_argument("--write", type=Path, help="also write every figure as CSV")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not args.report:
@@ -320,7 +306,9 @@ def main() -> None:
             list(pool.map(run, commands(args.out, args.only, args.seeds)))
     rows = summary(args.out, args.only, args.seeds)
     if args.write:
-        args.write.write_text(markdown(args.out, rows), encoding="utf-8")
+        others = foreign(args.write, set(rows))
+        args.write.write_text(figures(args.out, rows) + others, encoding="utf-8")
+        print(f"made with {made_with(args.out, rows)}", file=sys.stderr)
     Console(stderr=args.json, width=160).print(table(rows))
     if args.json:
         device = f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs"

@@ -1,15 +1,14 @@
-"""The table of all keys in docs/config.md, from the fields of the config.
+"""The table in docs/config.md of what else is true of keys, from the fields of the config.
 
 `python docs/site/keys.py` writes it anew, `make docs` does so first, and a gate compares.
 
-Leaves out: defaults and what keys mean (the block above it, which a gate compares as well).
+Leaves out: values, defaults and what keys mean (the block above it, which a gate compares as well).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -26,54 +25,43 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "agents.NAME.": AgentConfig,
 }
 """What stands before a key -> the table that it is in."""
+RESUME = "`comas resume` takes a new value: no text depends on it"
+ROUNDING = "the same, but results change by rounding"
+NOT_EVAL = "`comas eval` refuses it"
 ONLY = {
-    Key.OF_API: "only with `api`",
-    Key.OF_WEIGHTS: "only without `api`",
-    Key.OF_ADAPTERS: "only with adapters",
-    Key.ELSEWHERE: "only elsewhere",
+    Key.OF_API: "has an effect only with `api`",
+    Key.OF_WEIGHTS: "has an effect only without `api`",
+    Key.OF_ADAPTERS: "has an effect only with adapters",
+    Key.ELSEWHERE: "has an effect only where `where` is not `here`",
 }
 """Fact -> where alone a key has an effect."""
 
 
 def lines() -> Iterator[str]:
-    """The table in Markdown, a row for each fixed key."""
-    yield "| key | values | notes |"
-    yield "|---|---|---|"
+    """The table in Markdown, a row for each fact with the keys of which it is true."""
+    yield "| a key that | keys |"
+    yield "|---|---|"
+    keys: dict[str, list[str]] = {fact: [] for fact in (RESUME, ROUNDING, NOT_EVAL, *ONLY.values())}
     for above, table in TABLES.items():
-        schema = table.model_json_schema()
         for key, field in table.model_fields.items():
-            if field.exclude:
-                continue
-            values = _values(schema["properties"][key])
-            yield f"| `{above}{key}` | {values} | {', '.join(_notes(above, table, key))} |"
+            if not field.exclude:
+                for fact in _facts(above, table, key):
+                    keys[fact].append(f"`{above}{key}`")
+    for fact, names in keys.items():
+        yield f"| {fact} | {' '.join(names)} |"
 
 
-def _notes(above: str, table: type[BaseModel], key: str) -> Iterator[str]:
-    """What the page's table of notes explains, as far as it is true of a key."""
+def _facts(above: str, table: type[BaseModel], key: str) -> Iterator[str]:
+    """What is true of a key."""
     if key in keys_that(table, Key.BOUNDS):
-        yield "resume, by rounding"
+        yield ROUNDING
     elif key in keys_that(table, Key.CHANGES):
-        yield "resume"
+        yield RESUME
     if key in keys_that(table, Key.TRAINING) or (not above and key in INSTEAD):
-        yield "not eval"
+        yield NOT_EVAL
     # adapters of an agent are those of its host
     of_hosts = HostConfig if table is AgentConfig else table
     yield from (where for fact, where in ONLY.items() if key in keys_that(of_hosts, fact))
-
-
-def _values(schema: Mapping[str, Any]) -> str:
-    """What a key may be set to, in words."""
-    if "anyOf" in schema:
-        parts = [_values(part) for part in schema["anyOf"] if part.get("type") != "null"]
-        return " or ".join(parts)
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
-    kinds = {"string": "text", "integer": "whole number", "boolean": "true, false"}
-    kind = schema.get("type", "table")
-    words = kinds.get(kind, {"array": "list", "object": "table"}.get(kind, kind))
-    bounds = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "up to"}
-    told = [f"{word} {schema[bound]:g}" for bound, word in bounds.items() if bound in schema]
-    return " ".join([words, *told])
 
 
 def with_table(page: str) -> str:

@@ -132,6 +132,7 @@ def places_of_files() -> dict[Path, str]:
     places = {ROOT / "README.md": "index.md"}
     places |= {ROOT / name: name for name in AT_ROOT}
     places |= {page: page.name for page in sorted(DOCS.glob("*.md"))}
+    places |= {file: file.name for file in sorted(DOCS.glob("*.csv"))}
     pictures = sorted(PICTURES.rglob("*.svg"))
     places |= {picture: picture.relative_to(DOCS).as_posix() for picture in pictures}
     recipes = sorted((ROOT / "recipes").iterdir())

@@ -123,6 +123,7 @@ def print_episode(
 NAMES: dict[Stage, str] = {
     "estimating": "estimating memory",
     "loading": "loading the models",
+    "asking": "asking",
     "before": "measuring accuracy before training",
     "playing": "playing",
     "learning": "learning",
@@ -147,7 +148,7 @@ def amount(progress: Progress) -> str:
         return f"{learnt}, {progress.rows_read} read" if reading else learnt
     if progress.stage in ("estimating", "loading", "saving"):
         return ""
-    kind = "replies" if progress.stage == "playing" else "answers"
+    kind = "replies" if progress.stage in ("asking", "playing") else "answers"
     if progress.apart:
         kind += f" and {progress.apart} to monitors"
     if progress.expected is None:
@@ -228,9 +229,11 @@ class Lines(Quiet):
         self.total = config.steps
         self.tokens = config.tokens
         self.began = self.said = time.monotonic()
-        method = f"{config.method}/{config.preset or '-'}"
+        method = f"{config.method}/{config.preset}" if config.preset else config.method
         self._say(f"{len(team.members)} agents, {method}, in {run.path}")
         for role, what in team.method.pays.items():
+            if role == "evaluation" and config.options.get("evaluate") is False:
+                continue  # nobody is asked for one
             self._say(f"{role} is paid {what}")
 
     def working(self, progress: Progress) -> None:

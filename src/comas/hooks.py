@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 
 
 Stage = Literal[
-    "estimating", "loading", "before", "playing", "learning", "validation", "after", "saving"
+    "estimating",
+    "loading",
+    "asking",
+    "before",
+    "playing",
+    "learning",
+    "validation",
+    "after",
+    "saving",
 ]
-"""What a run is doing: `estimating` is of the memory that it will take; `before`, `validation` and
-`after` are measurements of accuracy.
+"""What a run is doing: `estimating` is of the memory that it will take; `asking` is a preflight's;
+`before`, `validation` and `after` are measurements of accuracy.
 """
-Certainty = Literal["exactly", "about"]
+Certainty = Literal["exactly", "about", "at most"]
 EVERY = 0.25
 """Seconds between two reports of a stage."""
 WINDOW = 5.0
@@ -57,7 +65,7 @@ class Progress:
     expected: int | None = None
     """Replies of the whole stage; None where nobody knows."""
     certainty: Certainty = "exactly"
-    """What `expected` is: the plan of a measurement, or as many as in the step before."""
+    """What `expected` is: the plan of a measurement, as many as in the step before, or a bound."""
     tokens: int = 0
     """Generated in this stage, also those of replies that go on, and for monitors."""
     speed: float | None = None

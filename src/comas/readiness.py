@@ -23,9 +23,10 @@ from comas.config.schema import parse_pair, read
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
-from comas.game.play import play_all
+from comas.game.play import Scene, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, decide, most_frequent
+from comas.hooks import Hook, Progress, Pulse
 from comas.hosts.api import ApiHost
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
@@ -48,6 +49,10 @@ Way = Literal[
 WAYS: Sequence[Way] = get_args(Way)
 """How a judge is had: the first three are what `options.score` may be, without criticism; a blind
 answer accepts work that gives the same.
+"""
+JUDGED = 2 * len(WAYS) + 1
+"""Replies to a question besides its answers, at most: of two works five verdicts and a criticism
+each, and a blind answer.
 """
 FORMS: Mapping[str, Way] = {
     "score=said evaluate=false": "said",
@@ -169,7 +174,22 @@ def preflight(
     Several bases are a team of one agent each. `labels=False` reads none. `tell` hears what takes
     long.
     """
-    return fly(bases, pairs_of(overrides), questions, answers, labels, tell or (lambda _: None))
+    return fly(bases, pairs_of(overrides), questions, answers, labels, _Told(tell))
+
+
+class _Told(Hook):
+    """Hands on to a function what takes long."""
+
+    def __init__(self, tell: Callable[[str], None] | None) -> None:
+        self.tell = tell
+
+    def working(self, progress: Progress) -> None:
+        if progress.stage == "loading":
+            self.note("loading the team")
+
+    def note(self, text: str) -> None:
+        if self.tell is not None:
+            self.tell(text)
 
 
 def fly(
@@ -178,9 +198,9 @@ def fly(
     questions: int,
     answers: int,
     labels: bool,
-    tell: Callable[[str], None],
+    hook: Hook,
 ) -> Preflight:
-    """Run a preflight with `key=value` pairs of a command line."""
+    """Run a preflight with `key=value` pairs of a command line; `hook` hears how far it is."""
     for name, count in (("questions", questions), ("answers", answers)):
         if type(count) is not int:
             raise UserMistake(f"{name}={count!r} is no whole number")
@@ -189,7 +209,7 @@ def fly(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
             " each"
         )
-    tell("loading the team")
+    hook.working(Progress("loading"))
     team = team_of(bases, pairs)
     try:
         config = team.config
@@ -205,19 +225,28 @@ def fly(
         if not known:
             raise UserMistake(f"task {config.task} has no training question to be asked")
         run_sync(check_hosts(team))
-        tell(f"asking {len(known)} questions of {config.task}, {answers} times each")
+        hook.note(f"asking {len(known)} questions of {config.task}, {answers} times each")
+        pulse = Pulse(hook, team.hosts)
+        pulse.turn_to("asking", expected=len(known) * (answers + JUDGED), certainty="at most")
         began = time.monotonic()
         plays = replace(
             team.method, play=play, start=None, draw=None, update=None, supervised=False
         )
         scene = replace(
-            team.scene(options={}, state={}), method=plays, options={"answers": answers}
+            team.scene(options={}, state={}, heard=pulse.heard),
+            method=plays,
+            options={"answers": answers},
         )
-        episodes = run_sync(play_all(scene, known, "preflight"))
+        episodes = run_sync(_played(scene, known, pulse))
         seconds = time.monotonic() - began
         return examined(team, known, episodes, answers, labels, seconds)
     finally:
         team.close()
+
+
+async def _played(scene: Scene, questions: Sequence[Question], pulse: Pulse) -> list[Episode]:
+    with pulse.beating():
+        return await play_all(scene, questions, "preflight")
 
 
 async def check_hosts(team: Team) -> None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -129,6 +130,28 @@ def test_a_terminal_has_a_line_per_step_and_a_live_one_of_the_stage() -> None:
         display.measured("after", 5, Interval(0.5, 0.4, 0.6, 9))
     for said in ("step 1/5: 0:00, 1,000 tokens", "step 3/5", "accuracy after 0.500"):
         assert said in out.getvalue()
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_the_first_lines_name_the_method_and_what_is_paid_to_whom(
+    tmp_path: Path, evaluate: bool
+) -> None:
+    """A method without presets stands alone, and nobody is paid who is never asked."""
+    said: list[str] = []
+    for preset in ("stable", None):
+        out = StringIO()
+        config = SimpleNamespace(
+            method="mine.py", preset=preset, steps=1, tokens=None, options={"evaluate": evaluate}
+        )
+        method = SimpleNamespace(pays={"solution": "its score", "evaluation": "the opposite"})
+        team = SimpleNamespace(config=config, method=method, members=[1, 2])
+        lines = Lines(Console(file=out, width=200))
+        lines.begin(cast(Any, SimpleNamespace(path=tmp_path)), cast(Any, team), 0)
+        said.append(out.getvalue())
+    assert said[0].startswith("2 agents, mine.py/stable, in ")
+    assert said[1].startswith("2 agents, mine.py, in ")
+    assert all("solution is paid its score" in text for text in said)
+    assert all(("is paid the opposite" in text) == evaluate for text in said)
 
 
 def test_nothing_lost_is_nothing_told() -> None:

@@ -255,12 +255,23 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
     ) == ("seed-b", 0.5, None)
 
 
-def test_the_embedded_recipe_is_for_the_seed_models_only() -> None:
+def test_a_base_that_does_not_exist_is_told_before_its_learning_rate() -> None:
+    with pytest.raises(UserMistake, match="base 'gpt-nope': no such folder, and"):
+        resolved("hosts.home.base=gpt-nope")
+
+
+def test_the_embedded_recipe_is_for_the_seed_models_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "org" / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
     assert resolved("hosts.home.base=seed-b").lr == SEED_LR
     assert resolved("hosts.home.learner=adapters").lr == SEED_ADAPTER_LR
-    for base in ("org/model", "gpt2"):
-        with pytest.raises(UserMistake, match=f"base '{base}' has no recipe for task pick: set lr"):
-            resolved(f"hosts.home.base={base}")
+    with pytest.raises(UserMistake, match="model' has no recipe for task pick: set lr"):
+        resolved("hosts.home.base=org/model")
+    for base in ("org/model", "org/other", "gpt2"):
         config = resolved(f"hosts.home.base={base}", "lr=1e-6")
         assert config.lr == 1e-6
         assert config.betas == SEED_RECIPE["betas"]

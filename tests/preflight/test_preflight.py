@@ -10,22 +10,27 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from comas.display import Display, amount
 from comas.game.play import Scene, play_all
+from comas.hooks import Hook, Progress
 from comas.readiness import (
     Judged,
     Preflight,
     Verdict,
     advice,
     examined,
+    fly,
     information,
     judged,
     play,
@@ -285,6 +290,29 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     assert run(["preflight", "seed"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert re.search(r"eight times +not known", said)
+
+
+def test_how_far_it_is_is_told_while_it_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal a live line; it was silent for minutes."""
+    heard: list[Progress] = []
+
+    class Listening(Hook):
+        def working(self, progress: Progress) -> None:
+            heard.append(progress)
+
+    found = fly(["seed"], ["threads=1"], 4, 2, False, Listening())
+    assert found.questions == 4
+    assert [heard[0].stage, heard[1].stage] == ["loading", "asking"]
+    assert amount(heard[1]) == "0 of at most 60 replies"
+    display = Display(Console(file=StringIO(), width=200, force_terminal=True))
+    display.working(heard[1])
+    assert display.bars.tasks[0].description == "asking"
+    assert run(["preflight", "seed", "--questions=4", "--answers=2"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "loading the models" in said
+    assert "note: asking 4 questions of pick, 2 times each" in said
 
 
 def test_a_run_whose_name_looks_like_a_key_is_a_run(

@@ -21,6 +21,7 @@ from comas.team.build import run_sync
 from comas.training.remembering import in_passes
 from comas.training.start import resume_async
 from comas.types import Question, UserMistake
+from tests.support.command import run
 from tests.support.runs import SMALL, Killed, essence, run_of
 
 
@@ -51,6 +52,18 @@ def test_saved_config_is_the_resolved_one(whole: Run) -> None:
     drop = lambda c: without_none(c.model_dump(mode="json"))  # noqa: E731 - TOML has no null
     assert drop(resolve(config).config) == drop(config)
     assert config.options["rounds"] == 1
+
+
+def test_resuming_what_is_done_says_so_and_touches_nothing(
+    whole: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it would count as the run that was worked on last."""
+    times = {p: p.stat().st_mtime_ns for p in whole.path.rglob("*") if p.name != ".lock"}
+    assert run(["resume", str(whole.path)], monkeypatch) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "note: nothing is left to do: all steps are done (4); go on: " in said
+    assert f"resume {whole.path} steps=8" in said
+    assert times == {p: p.stat().st_mtime_ns for p in times}
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(

@@ -32,7 +32,7 @@ MISTAKES = {
     HEAD + "[settings.a]\nsteps = 3": "settings.a: steps is set for all settings alike, by steps",
     HEAD + "[config]\nseed = 3\n[settings.a]": "config: seed is set for all settings alike, by",
     HEAD + "[settings.a]\ntrain = 1": "settings.a: train = 1: true or false",
-    HEAD + "[settings.a]\nbase = 'nope'": "setting a: base 'nope' has no recipe",
+    HEAD + "[settings.a]\nbase = 'nope'": "setting a: base 'nope': no such folder",
     HEAD + "[settings.a]\nmethod = 'comass'": "setting a: method 'comass': did you mean comas?",
     HEAD + "[settings.a]\n[settings.b]\nlr = 5e-4": "settings a and b are alike",
     HEAD + "[settings.a.grid]": "settings.a.grid is empty",

@@ -47,6 +47,22 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file.with_suffix("")
 
 
+def test_a_study_without_test_questions_has_no_tables_of_accuracy(tmp_path: Path) -> None:
+    text = SMALL.replace("test_questions = 8", "test_questions = 0").replace(
+        "eval_every = 1", "eval_every = 0"
+    )
+    text = (
+        text[: text.index("[settings.untrained]")]
+        + "[measures.precision]\nmetric = 'pay.precision'\n"
+    )
+    file = small(tmp_path, text=text)
+    go(file, InProcess())
+    report = (file.with_suffix("") / "report.md").read_text()
+    assert "Cells: 2 done" in report
+    assert "ccuracy" not in report
+    assert "## Measures" in report
+
+
 def test_the_report_has_everything_in_it(done: Path) -> None:
     report = (done / "report.md").read_text()
     assert "Cells: 4 done, 0 failed, 0 missing." in report

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from comas import readiness
 from comas.cli.output import Json, print_json, print_note, split
-from comas.display import clean
+from comas.display import clean, watcher
 from comas.readiness import Preflight
 from comas.stats import Interval, spelt
 
@@ -40,7 +40,8 @@ def preflight(
 ) -> None:
     """Say before any training which methods can learn on this model and these questions."""
     bases, pairs = split(arguments)
-    found = readiness.fly(bases, pairs, questions, answers, not no_labels, print_note)
+    with watcher(json_) as hook:
+        found = readiness.fly(bases, pairs, questions, answers, not no_labels, hook)
     if json_:
         print_json(ctx, found.record())
     else:

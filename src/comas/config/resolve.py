@@ -364,6 +364,8 @@ def _rate(name: str, adapters: bool, foreign: Sequence[str], task: Task) -> floa
     rate: float | None = task.recipe.get("lr")
     if rate is None:
         check_place(foreign[0])
+        if not Path(foreign[0]).exists():
+            at_hand(foreign[0])  # a name that no model has wants another name, not a rate
         raise UserMistake(
             f"base {foreign[0]!r} has no recipe for task {task.name}: set lr, or hosts.{name}.lr"
             " (a few billion parameters: about 1e-5 for adapters, 1e-6 for whole models)"

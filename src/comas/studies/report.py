@@ -260,17 +260,7 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
             " where the whole interval lies on the other side."
         )
         yield _claims_table(report)
-    yield "## Accuracy"
-    yield _settings_table(report)
-    if can_draw():
-        yield from _accuracy_pictures(report, out)
-    states = {
-        (row.setting, row.seed): row.status if row.accuracy is None else f"{row.accuracy:.3f}"
-        for row in report.rows
-    }
-    by_seed = [(name, *(states[name, seed] for seed in study.seeds)) for name in names]
-    headings = ("setting", *(f"seed {seed}" for seed in study.seeds))
-    yield table("Accuracy after training, by seed", headings, by_seed)
+    yield from _accuracy(report, out)
     if study.claimed_of_agents:
         yield _means_table(report, "Of single agents, 95 %", study.claimed_of_agents)
     if study.measures:
@@ -279,6 +269,30 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield _means_table(report, f"Measures: {'; '.join(told)}", list(study.measures))
         if can_draw():
             yield from _measure_pictures(report, out)
+
+
+def _accuracy(report: Report, out: Path) -> Iterator[str]:
+    """Tables and pictures of what was measured on held-out questions, as far as anything was."""
+    measured = any(row.values.keys() & {"before", "accuracy"} for row in report.rows)
+    if measured or any(row.curve for row in report.rows):
+        yield "## Accuracy"
+    if measured:
+        yield _settings_table(report)
+    if can_draw():
+        yield from _accuracy_pictures(report, out)
+    if not measured:
+        return
+    states = {
+        (row.setting, row.seed): row.status if row.accuracy is None else f"{row.accuracy:.3f}"
+        for row in report.rows
+    }
+    seeds = report.study.seeds
+    by_seed = [
+        (setting.name, *(states[setting.name, seed] for seed in seeds))
+        for setting in report.settings
+    ]
+    headings = ("setting", *(f"seed {seed}" for seed in seeds))
+    yield table("Accuracy after training, by seed", headings, by_seed)
 
 
 def _means_table(report: Report, title: str, measures: Sequence[str]) -> str:
@@ -404,6 +418,8 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
         yield _picture(out, "learning", caption, draw)
     names = [setting.name for setting in report.settings]
     values = [(name, report.values(name, "accuracy")) for name in names]
+    if not any(found for _, found in values):
+        return
     caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
     yield _picture(out, "accuracy", caption, partial(finals, rows=values))
 

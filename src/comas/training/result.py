@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.evaluation.accuracy import paired_gain
+from comas.program import Work
 from comas.stats import Interval
 from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
@@ -64,6 +65,33 @@ def result_of(run: Run, seconds: float) -> Result:
     action = config.get("on_alarm", "warn")
     ended = is_ended(alarms, steps, action) and steps < config["steps"]
     return Result(run.path, steps, last.get("tokens", 0), seconds, found, gain, alarms, ended)
+
+
+def nothing_left(run: Run, start: int) -> str | None:
+    """How to go on with a run that has come to its end, all measured; None where work is left, and
+    with trackers, which may lack steps.
+    """
+    config = run.config()
+    if config.get("track"):
+        return None
+    tokens = config.get("tokens")
+    spent = 0
+    for metrics in run.metrics():
+        spent = metrics["tokens"]
+    measured = run.read_eval("after")
+    if config["test_questions"] and (measured is None or measured["step"] != start):
+        return None
+    if start >= config["steps"]:
+        return _ended(run, f"all steps are done ({start})", f"steps={2 * max(1, start)}")
+    if tokens is not None and spent >= tokens:
+        return _ended(run, f"{spent:,} of {tokens:,} tokens are spent", f"tokens={2 * tokens}")
+    if is_ended(read_alarms(run.path), start, config.get("on_alarm", "warn")):
+        return _ended(run, f"an alarm ended it after step {start}", "on_alarm=warn")
+    return None
+
+
+def _ended(run: Run, why: str, change: str) -> str:
+    return f"nothing is left to do: {why};{Work(run.path).going_on(change).removeprefix(' and')}"
 
 
 def is_ended(alarms: Sequence[Mapping[str, Any]], done: int, action: str) -> bool:

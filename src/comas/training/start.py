@@ -28,7 +28,7 @@ from comas.team.build import assemble, check_instances, seated
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
-from comas.training.result import Result
+from comas.training.result import Result, nothing_left, result_of
 from comas.types import Host, Question, UserMistake
 
 
@@ -170,6 +170,9 @@ async def resume_async(
         start, notes = rewind(run)
         for note in notes:
             hook.note(note)
+        if steps is None and not changes and (left := nothing_left(run, start)):
+            hook.note(left)
+            return result_of(run, 0.0)
         hook.working(Progress("estimating", start))
         resolved = resolve(
             read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
