@@ -209,7 +209,7 @@ def test_a_foreign_checkpoint_is_one_line(
     config.write_text(
         config.read_text().replace(str(untaught), "seed").replace("[agents.a0]", "[agents.b0]")
     )
-    assert run(["resume", str(tmp_path / "r")], monkeypatch) == 2
+    assert run(["resume", str(tmp_path / "r"), "steps=3"], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "step-2/b0 has no model*.safetensors: not a checkpoint of this policy" in line
 

@@ -183,16 +183,31 @@ def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["processes.json", "eval/after.json"])
-def test_a_damaged_record_that_can_be_made_again_stops_nothing(
-    whole: tuple[Any, list[str]], tmp_path: Path, name: str
+def test_a_damaged_measurement_that_can_be_made_again_stops_nothing(
+    whole: tuple[Any, list[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "whole"
     watch = Notes()
-    cut_short(folder / name)
+    cut_short(folder / "eval" / "after.json")
     run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
     assert story(folder) == whole[0]
-    assert f"{name} is damaged" in watch.notes[0]
+    assert "eval/after.json is damaged" in watch.notes[0]
+
+
+def test_a_damaged_note_on_processes_stops_nothing(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "whole"
+    watch = Notes()
+    cut_short(folder / "processes.json")
+    one_step_more(folder, watch)
+    assert "processes.json is damaged" in watch.notes[0]
+
+
+def one_step_more(folder: Path, watch: Notes) -> None:
+    """Go on with a run that has come to its end."""
+    steps = Run.open(folder).config()["steps"] + 1
+    run_sync(resume_async(folder, watch, steps=steps, hosts=hosts_of(folder)))
 
 
 def test_a_damaged_first_measurement_is_said_and_not_reported(
@@ -223,7 +238,7 @@ def test_another_machine_is_noted_and_warned_of(
     record = json.loads((folder / "processes.json").read_text())
     record["processes"][-1] |= {"torch": "1.0", "threads": 77}
     (folder / "processes.json").write_text(json.dumps(record))
-    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
+    one_step_more(folder, watch)
     assert sum("torch was 1.0" in n or "threads was 77" in n for n in watch.notes) == 2
     assert len(json.loads((folder / "processes.json").read_text())["processes"]) == 2
 
