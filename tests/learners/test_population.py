@@ -76,7 +76,7 @@ def test_one_misrouted_row_is_seen(counts: dict[str, int], monkeypatch: pytest.M
     monkeypatch.setattr(
         AdapterLearner,
         "_index",
-        lambda self, owned, packs=None: [*index(self, owned)[1:], index(self, owned)[-1]],
+        lambda self, *given: [*index(self, *given)[1:], index(self, *given)[-1]],
     )
     together = gradients(population(), parts)
     monkeypatch.undo()
