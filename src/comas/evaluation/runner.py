@@ -184,8 +184,15 @@ class Exam:
 
         # first of runs of which it is not known what they were trained on
         trained = sorted(self._overlaps, key=lambda each: each[2] is not None)
-        unknown = {"exact": None, "near": None}
-        warnings = [warning for each in trained if (warning := _overlap_note(*each))]
+        unknown = {"exact": None}
+        unread = (
+            "its training questions cannot be read here: whether {} was among them is not known"
+        )
+        warnings = [
+            f"{run}: {unread.format(task)}" if found is None else f"{run}, {task}: {found}"
+            for run, task, found in trained
+            if found is None or found.exact
+        ]
         return {
             "folder": str(self.folder),
             "cells": [report.cell_record(cell, systems) for cell in cells],
@@ -428,13 +435,3 @@ def _check_free(path: Path, out: str) -> None:
     # a process that died before it wrote its plan has left these
     if path.is_dir() and any(file.name not in ("answers", ".lock") for file in path.iterdir()):
         raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
-
-
-def _overlap_note(run: str, task: str, overlap: Overlap | None) -> str | None:
-    """What a reader has to know of the questions that a run was trained on."""
-    if overlap is None:
-        return (
-            f"{run}: its training questions cannot be read here: whether {task} was"
-            " among them is not known"
-        )
-    return f"{run}, {task}: {overlap}" if overlap.exact or overlap.near else None
