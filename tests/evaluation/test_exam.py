@@ -23,7 +23,7 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.evaluation.runner import Exam
 from comas.evaluation.spec import Plan
-from comas.evaluation.systems import asked, load, named
+from comas.evaluation.systems import load, system_team
 from comas.evaluation.ways import way
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost
@@ -425,12 +425,12 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_model() -> None:
-    team = asked(*named("seed", ["agents=3"]))
+    team = system_team("seed", ["agents=3"])
     assert [(m.name, m.policy) for m in team.members] == [("a0", "a0"), ("a1", "a0"), ("a2", "a0")]
     assert team.bases() == ["seed"]
     assert len(team.hosts["home"].engine.models) == 1
     with pytest.raises(UserMistake, match="agents=0"):
-        asked(*named("seed", ["agents=0"]))
+        system_team("seed", ["agents=0"])
 
 
 def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
@@ -464,9 +464,7 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
         "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
         "method = replace(rlvr, play=play, presets={})\n"
     )
-    assert not way(
-        str(tmp_path / "cheat.py"), asked(*named("seed", ["agents=1"]))
-    ).method.supervised
+    assert not way(str(tmp_path / "cheat.py"), system_team("seed", ["agents=1"])).method.supervised
 
 
 @pytest.mark.parametrize(
@@ -481,11 +479,11 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
 )
 def test_setups_with_mistakes(text: str, said: str) -> None:
     with pytest.raises(UserMistake, match=said):
-        way(text, asked(*named("seed", ["agents=1"])))
+        way(text, system_team("seed", ["agents=1"]))
 
 
 def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
-    team = asked(*named("seed", ["agents=2"]))
+    team = system_team("seed", ["agents=2"])
     assert way("vote:votes=3", team).options == {"votes": 3}
     assert way("comas:rounds=2", team).options["rounds"] == 2
     assert way("game", team).method == team.method

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.evaluation import teams as figures_of
-from comas.evaluation.games import first_answers, noted, revisions
+from comas.evaluation.games import noted, revisions
 from comas.evaluation.report import Cell
 from comas.evaluation.teams import Beside, beside, teamwork
 from comas.stats import (
@@ -138,9 +138,6 @@ def test_revisions_are_of_answers_by_the_same_agent() -> None:
     ]
     pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
     assert pairs == [("s", "s.r"), ("s.r", "s.r.r")]
-    assert list(first_answers(turns)) == ["a", "b"]
-    later = said("u", "c", round=1)
-    assert list(first_answers([*turns, later])) == ["a", "b"], "it has heard the others"
 
 
 def test_calls_of_tools_are_no_answers() -> None:
@@ -153,7 +150,6 @@ def test_calls_of_tools_are_no_answers() -> None:
     ]
     pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
     assert pairs == [("s.d2", "s.r")]
-    assert not first_answers(turns)
 
 
 def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:

@@ -61,6 +61,11 @@ def named(
     return system_config(name, [*of_a_base, *pairs]), None
 
 
+def system_team(name: str, pairs: Sequence[str] = ()) -> Team:
+    """The team of that name, ready to be asked."""
+    return asked(*named(name, pairs))
+
+
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
     pairs = {key.replace("__", "."): value for key, value in overrides.items()}
