@@ -32,7 +32,6 @@ from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
 from comas.signals import listening
 from comas.storage import files
-from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.studies.file import LAST, Measure, Setting, StudyFile, slug, taken_of
@@ -95,7 +94,7 @@ class Cell:
         left: list[Stage] = []
         if not self.trained:
             arguments = ("train", str(self.folder / "cell.toml"))
-            if self._has_begun():
+            if (self.run / "config.toml").is_file():  # damaged or not, it is never begun anew
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
@@ -111,14 +110,6 @@ class Cell:
             words += [] if measure.data is None else ["--data", measure.data]
             left.append(Stage(name, tuple(words), out))
         return left
-
-    def _has_begun(self) -> bool:
-        """Whether there is a run to go on with, damaged or not: it is never begun anew."""
-        try:
-            check_free(str(self.run))
-        except UserMistake:
-            return (self.run / "config.toml").is_file()
-        return False
 
     def value(self, measure: str) -> float | str:
         """The accuracy of an evaluation; or why it is not known, so that it is gone on with: also
