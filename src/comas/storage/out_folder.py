@@ -6,35 +6,39 @@ Leaves out: what is written there (`storage.run`).
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from comas.program import command
 from comas.types import UserMistake
 
 
-def check_free(out: str) -> None:
-    """An error where a run cannot begin in the folder `out`: it is no folder, or not empty."""
+def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) -> None:
+    """An error where a run or an evaluation cannot begin in the folder that `key` names: it is no
+    folder, or there is something else in it than what is `mine`.
+    """
     if not out.strip():
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
     path = Path(out)
     try:
         path.resolve()
     except (OSError, RuntimeError) as error:
-        raise UserMistake(f"out={out}: a link that leads to itself; choose another") from error
+        raise UserMistake(f"{key}{out}: a link that leads to itself; choose another") from error
     above = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not above.is_dir():
-        raise UserMistake(f"out={out}: Not a directory: {above} is a file; choose another")
+        raise UserMistake(f"{key}{out}: Not a directory: {above} is a file; choose another")
     inside = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
-    strangers = [name for name in inside if name != ".lock"]
-    if "config.toml" in strangers:
+    strangers = [name for name in inside if name not in mine]
+    kinds = {"config.toml": "a run", "evaluation.json": "an evaluation"}
+    if kind := next((kinds[name] for name in strangers if name in kinds), None):
         going_on = f"`{command()} resume {shlex.quote(out)}`"
         raise UserMistake(
-            f"out={out}: there is a run already; continue it with {going_on}, choose another, or"
+            f"{key}{out}: there is {kind} already; continue it with {going_on}, choose another, or"
             " delete it"
         )
     if strangers:
         raise UserMistake(
-            f"out={out}: this folder is no run and not empty ({strangers[0]} is in it); choose"
+            f"{key}{out}: this folder is no run and not empty ({strangers[0]} is in it); choose"
             " another"
         )
 

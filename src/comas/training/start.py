@@ -165,11 +165,10 @@ async def resume_async(
     run = Run.open(path)
     changes = lifted(changes, list(run.config()["hosts"]))
     of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in CHANGES]
-    spending.check_changes(of_hosts)
+    spending.check_changes(of_hosts, [checked(run.config())])
     run.lock()
     team = None
     try:
-        spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
         run_steps = run.config()["steps"]
         start, notes = rewind(run)
