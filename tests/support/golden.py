@@ -43,6 +43,7 @@ POSABLE = ((1, 2, 4, 6), (5, 2, 4, 8))
 STEPS = 3
 """Of the transcripts of methods that remember; others have one."""
 
+
 def golden(name: str) -> str:
     """The transcript of a method under `golden_script`, as JSON."""
     method = load_plugin("method", name)
