@@ -8,6 +8,7 @@ never what. Leaves out: counting (`hosts.api`).
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,6 @@ from comas.config.mistakes import nearest
 from comas.config.schema import Config, parse_pair
 from comas.hosts.api import ApiHost
 from comas.hosts.table import ApiTable, Key, LocalTable, keys_that
-from comas.storage import files
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -52,9 +52,13 @@ def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
 def read(path: Path) -> dict[str, Any]:
     """Read the accounts that were written last; empty where none were."""
     try:
-        return files.read_object(path) or {}
-    except UserMistake as error:
-        raise UserMistake(f"{error}: remove it to go on without what it said") from error
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise UserMistake(
+            f"{path} is damaged ({error}): remove it to go on without what it said"
+        ) from error
 
 
 def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
