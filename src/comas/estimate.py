@@ -284,6 +284,8 @@ class HostFit:
     kept: int = 0
     learning: int = 0
     sampling: int = 0
+    trained: int = 0
+    """Parameters that a checkpoint holds."""
     unknown: str = ""
     """Why these are not known."""
     chosen: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -302,6 +304,14 @@ class Fit:
     hosts: Sequence[HostFit]
     memory: Mapping[str, Memory]
     """Device -> what it can give now, or what the config allows."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """Bytes of a checkpoint: weights and two moments in float32; None where a size is not
+        known.
+        """
+        known = not any(host.unknown for host in self.hosts)
+        return 12 * sum(host.trained for host in self.hosts) if known else None
 
     def on(self, device: str) -> list[HostFit]:
         """The hosts on a device whose needs are known."""
@@ -411,7 +421,8 @@ def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float 
     if recomputing and not host.checkpointing:
         chosen["checkpointing"] = True
     learning = load.learning(tokens, recomputing)
-    return HostFit(name, device, load.kept, learning, load.sampling(rows), chosen=chosen)
+    sampling = load.sampling(rows)
+    return HostFit(name, device, load.kept, learning, sampling, load.trained, chosen=chosen)
 
 
 def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, Fit]:
@@ -423,7 +434,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
     found.check()
     for line in found.notes():
         note(line)
-    checkpoint = checkpoint_bytes(resolved)
+    checkpoint = found.checkpoint
     place, free = free_disk(resolved.config.out)
     if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
         raise UserMistake(
@@ -440,17 +451,6 @@ def filled(resolved: Resolved, learn: bool) -> Resolved:
     if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
         return fit(resolved, learn=learn)[0]
     return resolved
-
-
-def checkpoint_bytes(resolved: Resolved) -> int | None:
-    """Bytes of a checkpoint: weights and two moments in float32; None where a size is not known."""
-    total = 0
-    for name in _with_weights(resolved):
-        load = load_of(resolved, name, True)
-        if isinstance(load, str):
-            return None
-        total += 12 * load.trained
-    return total
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:

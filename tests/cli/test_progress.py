@@ -26,7 +26,6 @@ from rich.console import Console
 import comas
 import comas.display as watching
 from comas.cli.output import Outlet
-from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import Lines
@@ -40,7 +39,7 @@ from comas.storage.run import Run
 from comas.team.build import Team, members_of, run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.loop import Session
-from comas.training.start import train_async
+from comas.training.start import rehearsed, train_async
 from comas.types import Meter, Question, Sampling, Turn, UserMistake
 from tests.support.engines import engine_of, is_stacked
 from tests.support.learning import METHOD, rows
@@ -94,7 +93,7 @@ def scripted(
     run = Run.create(team.config.model_dump(), str(folder / "run"))
     try:
         asked = of_run(config, resolved.task, watch.note)
-        replies = len(rehearse(resolved, asked.train[0]))
+        replies = len(rehearsed(resolved, asked.train[0]))
         asyncio.run(Session(team, watch, asked, replies).go(run, 0))
     finally:
         run.unlock()

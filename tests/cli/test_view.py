@@ -31,17 +31,6 @@ from tests.support.viewed import evaluation, viewed_run
             ["r", "--html", "none/x.html"],
             "error: --html none/x.html: No such file or directory: none",
         ),
-        (["r", "--settle", "odd"], "method 'odd'"),
-        (["r", "--settle", "ttrl:votes"], "'votes' is not of the form key=value"),
-        (
-            ["r", "--settle", "comas:formatcheck=false"],
-            "unknown key options.formatcheck: did you mean format_check?",
-        ),
-        (
-            ["r", "--settle", "comas:format_check=7"],
-            "options.format_check = 7",
-        ),
-        (["r", "e", "--settle", "comas"], "--settle comas: e is an evaluation"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -100,15 +89,3 @@ def test_a_server_says_its_address_and_ends_when_it_is_told(tmp_path: Path) -> N
             assert json.load(answer)["name"] == "r"
         server.terminate()
         assert server.wait(timeout=20) != 0
-
-
-def test_a_rule_of_another_game_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    keys = ["steps=1", "questions=2", "test_questions=0", "eval_every=0", "threads=1"]
-    assert command(["train", *keys, "out=r"], monkeypatch) == 0
-    capsys.readouterr()
-    assert command(["view", "r", "--settle", "ttrl", "--html", "x.html"], monkeypatch) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "--settle ttrl: r holds nothing of what it pays by (answer)" in line

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
-from comas.config.rehearsal import MOST, rehearse
+from comas.config.rehearsal import MOST
 from comas.config.resolve import Resolved, resolve
 from comas.config.schema import read
 from comas.game.agent import Agent, choose
+from comas.training.start import rehearsed
 from comas.types import Question, Task, UserMistake
 
 QUESTION = Question(id="rehearsal", prompt="?", answer="?")
@@ -32,7 +33,7 @@ def question_of(resolved: Resolved) -> Question:
 @pytest.mark.parametrize("name", sorted({*plugin_names("method")} - {"sft"}))
 def test_every_method_declares_the_roles_in_which_it_asks(name: str) -> None:
     resolved = resolved_of(f"method={name}")
-    turns = rehearse(resolved, question_of(resolved))
+    turns = rehearsed(resolved, question_of(resolved))
     assert turns or name == "agent0_vl"  # which needs a picture
     declared = {*resolved.method.paid, *resolved.method.roles}
     assert {turn.role for turn in turns} <= declared
@@ -44,7 +45,7 @@ def test_every_setup_declares_the_roles_in_which_it_asks(name: str) -> None:
     resolved = resolved_of("method=ttrl", "agents=2")
     played = replace(resolved, method=replace(resolved.method, play=setup.play))
     played = replace(played, config=resolved.config.model_copy(update={"options": {}}))
-    assert {turn.role for turn in rehearse(played, QUESTION)} <= set(setup.roles)
+    assert {turn.role for turn in rehearsed(played, QUESTION)} <= set(setup.roles)
 
 
 async def repaired(
@@ -74,18 +75,18 @@ def playing(play: object, *roles: str) -> Resolved:
 
 
 def test_a_role_that_the_game_asks_has_to_be_taken() -> None:
-    turns = rehearse(playing(repaired, "solution", "revision"), QUESTION)
+    turns = rehearsed(playing(repaired, "solution", "revision"), QUESTION)
     assert {turn.role for turn in turns} == {"solution", "revision"}
     with pytest.raises(UserMistake, match="no agent takes role 'revision', which the game asks"):
-        rehearse(playing(repaired, "solution"), QUESTION)
+        rehearsed(playing(repaired, "solution"), QUESTION)
 
 
 def test_a_game_without_end_is_given_up() -> None:
     assert MOST < 1e5
-    assert rehearse(playing(until_same, "solution"), QUESTION) == []
+    assert rehearsed(playing(until_same, "solution"), QUESTION) == []
 
 
 def test_options_that_do_not_go_together_are_told_before_a_model_is_loaded() -> None:
     resolved = resolved_of("options.blind=true", "options.evaluate=false")
     with pytest.raises(UserMistake, match=r"options\.blind has critics answer first"):
-        rehearse(resolved, QUESTION)
+        rehearsed(resolved, QUESTION)

@@ -205,35 +205,13 @@ def died(folder: Path, **texts: str) -> Path:
     return folder
 
 
-def test_a_run_that_came_to_nothing_does_not_stand_in_the_way(tmp_path: Path) -> None:
-    folder = died(tmp_path / "r")
-    opened = Run.create({**CONFIG, "steps": 3}, str(folder))
-    assert opened.config()["steps"] == 3
-    assert opened.write_process({"step": 0, "torch": "1"}) == []  # of the dead one nothing is said
-    with pytest.raises(UserMistake, match="another process is working on this run"):
-        Run.create(CONFIG, str(folder))
-    opened.unlock()
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        "eval__before.json",
-        "spent.json",
-        "commit.json",
-        "episodes__000000.jsonl",
-        "notes.txt",
-        "metrics.jsonl",
-        "checkpoints__step-0",
-    ],
-)
-def test_a_run_that_came_to_something_stays(kept: str, tmp_path: Path) -> None:
-    folder = died(tmp_path / "r", **{kept: "{}\n"})
+def test_a_run_stays(tmp_path: Path) -> None:
+    folder = died(tmp_path / "r", **{"notes.txt": "{}\n"})
     with pytest.raises(UserMistake, match="there is a run already"):
         check_free(str(folder))
     with pytest.raises(UserMistake, match="there is a run already"):
         Run.create(CONFIG, str(folder))
-    assert (folder / kept.replace("__", "/")).read_text() == "{}\n"
+    assert (folder / "notes.txt").read_text() == "{}\n"
 
 
 def test_a_folder_with_somebody_elses_config_is_not_taken(tmp_path: Path) -> None:

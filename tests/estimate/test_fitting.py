@@ -393,7 +393,7 @@ def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
 def test_a_base_that_is_not_here_is_not_known() -> None:
     away = resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"]))
     assert estimate.load_of(away, "home", True) == "nobody/nothing is not on this disk"
-    assert estimate.checkpoint_bytes(away) is None
+    assert estimate.fit(away)[1].checkpoint is None
 
 
 @pytest.mark.parametrize(

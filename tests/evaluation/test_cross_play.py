@@ -68,32 +68,6 @@ def test_progress_is_paired_by_question() -> None:
     assert cell == interval_record(mean_interval(better))
 
 
-def beating(pairs: set[tuple[int, int]], count: int = 3) -> Matrix:
-    """A matrix in which of each of these pairs the first wins 1."""
-    values = [[[float((i, j) in pairs)] for j in range(count)] for i in range(count)]
-    return Matrix([str(place) for place in range(count)], np.array(values))
-
-
-@pytest.mark.parametrize(
-    ("pairs", "share"),
-    [
-        ({(0, 1), (1, 2), (2, 0)}, 1.0),
-        ({(1, 0), (2, 1), (0, 2)}, 1.0),
-        ({(0, 1), (1, 2), (0, 2)}, 0.0),
-        ({(0, 1), (1, 2)}, 0.0),
-        (set(), 0.0),
-    ],
-)
-def test_cycling(pairs: set[tuple[int, int]], share: float) -> None:
-    assert beating(pairs).cycling() == share
-    assert beating(pairs, 2).cycling() is None
-
-
-def test_of_four_a_circle_of_three_is_a_quarter() -> None:
-    strongest = {(3, 0), (3, 1), (3, 2)}
-    assert beating({(0, 1), (1, 2), (2, 0), *strongest}, 4).cycling() == 0.25
-
-
 def test_only_questions_that_all_pairs_have_count() -> None:
     names = ["a", "b"]
     found = {(i, j): {"x": 1.0, "y": 0.0, "z": 0.5} for i in names for j in names}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.evaluation import teams as figures_of
-from comas.evaluation.games import first_answers, noted, revisions
+from comas.evaluation.games import noted, revisions
 from comas.evaluation.report import Cell
 from comas.evaluation.teams import Beside, beside, teamwork
 from comas.stats import (
@@ -138,9 +138,6 @@ def test_revisions_are_of_answers_by_the_same_agent() -> None:
     ]
     pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
     assert pairs == [("s", "s.r"), ("s.r", "s.r.r")]
-    assert list(first_answers(turns)) == ["a", "b"]
-    later = said("u", "c", round=1)
-    assert list(first_answers([*turns, later])) == ["a", "b"], "it has heard the others"
 
 
 def test_calls_of_tools_are_no_answers() -> None:
@@ -153,7 +150,6 @@ def test_calls_of_tools_are_no_answers() -> None:
     ]
     pairs = [(before["id"], after["id"]) for before, after in revisions(turns)]
     assert pairs == [("s.d2", "s.r")]
-    assert not first_answers(turns)
 
 
 def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:
@@ -251,10 +247,9 @@ def test_coordination_by_hand() -> None:
     team = cell("debate", games)
     compared = beside(team, [team, singles])
     assert compared is not None
-    found = figures_of.coordination_figures(team, compared)
+    found = figures_of.coordination_figures(compared)
     assert found["overhead"].mean == pytest.approx(60 / 30 - 1)
     assert found["error amplification"].mean == pytest.approx(1.0)
-    assert "redundancy" not in found, "one agent answers first in each"
 
 
 @settings(deadline=None)
@@ -275,7 +270,7 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
     team = cell("vote", games)
     compared = beside(team, [cell("single", singles)])
     assert compared is not None
-    found = figures_of.coordination_figures(team, compared)
+    found = figures_of.coordination_figures(compared)
     accuracy = sum(a[0] for a in answers) / len(answers)
     wrong_alone = 1 - sum(a[1] for a in answers) / len(answers)
     if wrong_alone:
@@ -285,13 +280,6 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
         assert "error amplification" not in found
     for interval in found.values():
         assert interval.low <= interval.mean <= interval.high
-
-
-def test_redundancy_is_the_likeness_of_first_answers() -> None:
-    same = [said("s", "a", "x y"), said("t", "b", "x y"), said("u", "c", "z")]
-    redundancy = figures_of.redundancy(cell("debate", [played("q", "right", same)]))
-    assert redundancy is not None
-    assert redundancy.mean == pytest.approx(1 / 3), "one pair of three is alike"
 
 
 def test_only_questions_that_both_were_judged_on_count() -> None:
@@ -307,81 +295,6 @@ def test_only_questions_that_both_were_judged_on_count() -> None:
     assert beside(team, [nothing]) is None
 
 
-# --- experts
-
-
-def members(*answers: tuple[str, str]) -> list[Any]:
-    """Single answers of `a` and `b`, question by question."""
-    return [
-        record
-        for i, (a, b) in enumerate(answers)
-        for record in alone(f"q{i}", agents=("a", "b"), a=a, b=b)
-    ]
-
-
-def compared_with(games: Sequence[Any], singles: Sequence[Any]) -> Beside:
-    found = beside(cell("debate", games), [cell("single", singles)])
-    assert found is not None
-    return found
-
-
-def test_the_expert_is_chosen_on_the_other_half() -> None:
-    # even questions: a is best; odd ones: b is best
-    singles = members(
-        ("right", "wrong"), ("wrong", "right"), ("right", "wrong"), ("wrong", "right")
-    )
-    games = [played(f"q{i}", "right") for i in range(4)]
-    found = figures_of.expert_figures(compared_with(games, singles))
-    assert found["expert accuracy"].mean == 0.0, "whoever was best elsewhere is wrong here"
-    assert "expert loss" not in found
-
-
-def test_experts_by_hand() -> None:
-    singles = members(*[("right", "wrong")] * 3, ("wrong", "wrong"))
-    games = [
-        played("q0", "right"),
-        played("q1", "wrong"),
-        played("q2", "wrong"),
-        played("q3", "wrong"),
-    ]
-    compared = compared_with(games, singles)
-    found = figures_of.expert_figures(compared)
-    assert found["expert accuracy"].mean == 0.75
-    assert found["expert loss"].mean == pytest.approx((0.75 - 0.25) / 0.75)
-
-
-def test_copies_of_one_model_have_no_expert() -> None:
-    games = [played(f"q{i}", "right") for i in range(2)]
-    assert figures_of.expert_figures(compared_with(games, [*alone("q0"), *alone("q1")])) == {}
-    three = [*alone("q0", agents="abc"), *alone("q1", agents="abc")]
-    found = figures_of.expert_figures(compared_with(games, three))
-    assert found["expert loss"].mean == 0.0
-    assert set(found) == {"expert accuracy", "expert loss"}
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=2, max_size=10))
-def test_a_team_that_does_as_its_expert_loses_nothing(answers: Any) -> None:
-    word = {True: "right", False: "wrong"}
-    singles = members(*[(word[a], word[b]) for a, b, _ in answers])
-    as_given = [played(f"q{i}", word[team]) for i, (_, _, team) in enumerate(answers)]
-    compared = compared_with(as_given, singles)
-    expert_right = figures_of.right_of_experts(compared.members[0])
-    found = figures_of.expert_figures(compared)
-    team = sum(compared.right[0]) / len(answers)
-    if any(expert_right):
-        own = sum(expert_right) / len(answers)
-        assert found["expert loss"].mean == pytest.approx((own - team) / own)
-        assert found["expert loss"].high <= 1
-    obedient = [
-        played(q, word[bool(r)]) for q, r in zip(compared.questions, expert_right, strict=True)
-    ]
-    if any(expert_right):
-        assert (
-            figures_of.expert_figures(compared_with(obedient, singles))["expert loss"].mean == 0.0
-        )
-
-
 # --- the report
 
 
@@ -391,7 +304,7 @@ def test_the_report_leaves_out_what_has_no_data() -> None:
     debate = cell("debate", [revising("q0", (True, True), (True, False))], system="other")
     (of_vote, of_debate) = teamwork([singles, vote, debate])
     assert of_vote["setup"] == "vote"
-    assert set(of_vote["figures"]) == {"overhead", "redundancy"}
+    assert set(of_vote["figures"]) == {"overhead"}
     assert of_vote["figures"]["overhead"] == {"mean": 1.0, "low": -1.0, "high": None, "n": 1}
     assert "revisions" not in of_vote
     assert set(of_debate["figures"]) == {"accuracy before", "accuracy after", "confidence"}
@@ -415,22 +328,22 @@ UNSEEN = 1 - 0.025 ** (1 / 20)
 """So large a share of exceptions may stay unseen among twenty questions."""
 
 
-def twenty(team: str, single: str) -> tuple[Cell, Beside]:
+def twenty(team: str, single: str) -> Beside:
     games = [played(f"q{i:02}", team, [said("s", "a")]) for i in range(20)]
     singles = [one for i in range(20) for one in alone(f"q{i:02}", a=single)]
     game = cell("vote", games)
     compared = beside(game, [cell("single", singles)])
     assert compared is not None
-    return game, compared
+    return compared
 
 
 def test_errors_that_were_not_seen_may_be_there() -> None:
-    game, compared = twenty("right", "wrong")
-    found = figures_of.coordination_figures(game, compared)["error amplification"]
+    compared = twenty("right", "wrong")
+    found = figures_of.coordination_figures(compared)["error amplification"]
     assert found.mean == 0.0
     assert (found.low, found.high) == pytest.approx((0.0, UNSEEN))
-    game, compared = twenty("wrong", "wrong")
-    found = figures_of.coordination_figures(game, compared)["error amplification"]
+    compared = twenty("wrong", "wrong")
+    found = figures_of.coordination_figures(compared)["error amplification"]
     assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
 
 
@@ -438,11 +351,3 @@ def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:
     exact = share_interval([[0.3, 0.3, 0.3]], [[1, 1, 1]])
     rounded = share_interval([[0.3, 0.3, 0.1 + 0.2]], [[1, 1, 1]])
     assert rounded == exact
-
-
-def test_a_loss_without_spread_is_not_known_exactly() -> None:
-    singles = members(*[("right", "right")] * 20)
-    games = [played(f"q{i}", "right") for i in range(20)]
-    found = figures_of.expert_figures(compared_with(games, singles))
-    loss = found["expert loss"]
-    assert (loss.mean, loss.low, loss.high) == pytest.approx((0.0, -UNSEEN, UNSEEN))

@@ -5,7 +5,6 @@ faults, costs and secrets.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import logging
 import shutil
@@ -22,7 +21,7 @@ import pytest
 
 from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint import LARGEST, Said, Trouble, read_said, wait_of
+from comas.hosts.endpoint import LARGEST, Said, Trouble, Usage, read_said
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.support.endpoint import (
     KEY,
@@ -72,28 +71,34 @@ def test_an_answer_arrives_with_its_costs(
 @pytest.mark.parametrize(
     ("body", "want"),
     [
-        (said("cut", finish_reason="length"), Said("cut", "", False, 0.0, 7, 3)),
+        (said("cut", finish_reason="length"), Said("cut", "", False, 0.0, Usage(7, 3))),
         (
             said("x", logprobs={"content": [{"logprob": -0.5}, {"logprob": -1.0}]}),
-            Said("x", "", True, -1.5, 7, 3),
+            Said("x", "", True, -1.5, Usage(7, 3)),
         ),
-        (said("x", logprobs={"content": [{"logprob": None}]}), Said("x", "", True, 0.0, 7, 3)),
-        (said("x", logprobs={"content": [{"logprob": "-inf"}]}), Said("x", "", True, 0.0, 7, 3)),
+        (
+            said("x", logprobs={"content": [{"logprob": None}]}),
+            Said("x", "", True, 0.0, Usage(7, 3)),
+        ),
+        (
+            said("x", logprobs={"content": [{"logprob": "-inf"}]}),
+            Said("x", "", True, 0.0, Usage(7, 3)),
+        ),
         (
             said("", message={"content": "4", "reasoning_content": "hm"}),
-            Said("4", "hm", True, 0.0, 7, 3),
+            Said("4", "hm", True, 0.0, Usage(7, 3)),
         ),
         (
             said("", message={"content": None}, finish_reason="length"),
-            Said("", "", False, 0.0, 7, 3),
+            Said("", "", False, 0.0, Usage(7, 3)),
         ),
-        ({"choices": said("x")["choices"]}, Said("x", "", True, 0.0, None, None)),
+        ({"choices": said("x")["choices"]}, Said("x", "", True, 0.0, Usage())),
         (
             {**said("x"), "usage": {"prompt_tokens": -1, "completion_tokens": 1e300}},
-            Said("x", "", True, 0.0, None, None),
+            Said("x", "", True, 0.0, Usage()),
         ),
-        (said("a\ud800b\x1b[31m\x00"), Said("a\ufffdb\x1b[31m\x00", "", True, 0.0, 7, 3)),
-        (said("\U0001f600"), Said("\U0001f600", "", True, 0.0, 7, 3)),
+        (said("a\ud800b\x1b[31m\x00"), Said("a\ufffdb\x1b[31m\x00", "", True, 0.0, Usage(7, 3))),
+        (said("\U0001f600"), Said("\U0001f600", "", True, 0.0, Usage(7, 3))),
     ],
     ids=repr,
 )
@@ -207,19 +212,14 @@ def test_nobody_listens(host_at: Any) -> None:
     assert host.events == {"no connection": 2, "given up": 1}
 
 
-def test_retry_after_is_honoured_as_seconds_and_as_a_date(serve: Any, host_at: Any) -> None:
-    # dates have whole seconds
-    for wait in (lambda: "1", lambda: email.utils.formatdate(time.time() + 2, usegmt=True)):
-        host = host_at(serve(answers(b"", 429, Retry_After=wait()), answers()).url)
-        began = time.monotonic()
-        asyncio.run(ask(host))
-        assert 0.9 < time.monotonic() - began < 8
+def test_retry_after_is_honoured(serve: Any, host_at: Any) -> None:
+    host = host_at(serve(answers(b"", 429, Retry_After="1"), answers()).url)
+    began = time.monotonic()
+    asyncio.run(ask(host))
+    assert 0.9 < time.monotonic() - began < 8
     host = host_at(serve(answers(b"", 429, Retry_After="86400")).url)
     with pytest.raises(HostFailure, match="asks to wait 86400 seconds"):
         asyncio.run(ask(host))
-    assert [
-        wait_of(x) for x in (None, "soon", "-1", "2.5", "Mon, 01 Jan 1990 00:00:00 GMT", "9" * 400)
-    ] == [None, None, None, 2.5, 0.0, None]
 
 
 NEWER = {

@@ -40,12 +40,6 @@ def mistake(host: ApiHost) -> str:
     [
         ("http://[::1/v1", "is no address: Invalid port"),
         ("http://localhost:8a/v1", "Invalid port"),
-        ("http://localhost:99999/v1", "ports go from 1 to 65535"),
-        ("http://localhost:0/v1", "ports go from 1 to 65535"),
-        ("http://:8000/v1", "names no machine"),
-        ("http://a..b/v1", "is no address"),
-        (f"http://{'a' * 64}/v1", "is no address"),
-        ("http://xn--/v1", "is no address"),
         ("http://x/v1/chat/completions", "leave /chat/completions out"),
         ("http://x/v1/chat/completions/", "leave /chat/completions out"),
     ],

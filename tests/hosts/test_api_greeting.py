@@ -146,7 +146,6 @@ def test_the_name_of_the_room_is_learnt_by_the_greeting(serve: Any, host_at: Any
         (answers({"error": {"message": "Model Not Exist"}}, 400), "Model Not Exist"),
         (answers(b"", 308, Location="http://x"), "answers 308"),
         (answers(b"", 402), "used up"),
-        (answers({"error": {"message": "x", "code": 401}}), "answers 401"),
     ],
 )
 def test_what_the_user_can_mend_is_told_at_once(

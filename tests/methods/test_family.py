@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from comas.config.plugins import load_plugin
-from comas.config.rehearsal import rehearse
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import choose
@@ -17,8 +16,10 @@ from comas.methods import eva as eva_method
 from comas.methods import srlm as srlm_method
 from comas.objective.pay import standardised
 from comas.tasks import pick
-from comas.testing import GOLDEN, check_method, golden_script
+from comas.testing import check_method, golden_script
+from comas.training.start import rehearsed
 from comas.types import Episode, Question, Turn, UserMistake, Verdict
+from tests.support.golden import GOLDEN
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -374,8 +375,8 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
 ) -> None:
     config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
-        rehearse(resolve(config), QUESTIONS[0])
-    rehearse(resolve(read(None, [f"method={name}"])), QUESTIONS[0])
+        rehearsed(resolve(config), QUESTIONS[0])
+    rehearsed(resolve(read(None, [f"method={name}"])), QUESTIONS[0])
 
 
 def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:

@@ -10,14 +10,13 @@ from comas.game.play import settle_all
 from comas.methods import comas, rlvr, ttrl
 from comas.tasks import pick
 from comas.testing import (
-    GOLDEN,
     check_task,
     cut,
     discuss,
-    golden,
     scripted_scene,
 )
 from comas.types import Question, Reply, Turn, UserMistake
+from tests.support.golden import GOLDEN, golden
 
 RIGHT = "1 + 2 = 3 + 4 = 7"
 WRONG = "2 + 4 = 6 + 5 = 11"
@@ -231,7 +230,7 @@ def test_label_free_methods_cannot_verify() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_transcripts(name: str) -> None:
-    """Regenerate with `python -m comas.testing tests/golden` and read the difference."""
+    """Regenerate with `python -m tests.support.golden` and read the difference."""
     assert golden(name) == (Path(__file__).parents[1] / "golden" / f"{name}.json").read_text(
         encoding="utf-8"
     )

@@ -32,7 +32,7 @@ def asked(*texts: str) -> list[Question]:
     return [Question(id=f"q{i}", prompt=text) for i, text in enumerate(texts)]
 
 
-def test_exact_and_near_duplicates() -> None:
+def test_duplicates() -> None:
     train = asked(
         "What is 2 + 2?",
         STAMPS.format("Bella", 11),
@@ -47,20 +47,10 @@ def test_exact_and_near_duplicates() -> None:
     )
     found = overlap(train, test)
     assert found.exact == [("q0", "q0"), ("q2", "q1")]
-    assert found.near == [("q1", "q1")]
-    assert str(found).startswith(
-        "2 of 5 test questions were trained on, and 1 nearly (such as q0, trained on as q0)"
-    )
-    assert str(overlap([], test)) == "0 of 5 test questions were trained on, and 0 nearly"
-
-
-def test_of_several_the_nearest_is_named() -> None:
-    more = " And how many are left over if he sends half of them to all of his friends?"
-    train = asked(STAMPS.format("Bella", 11) + more, STAMPS.format("Tom", 2))
-    assert overlap(train, asked(STAMPS.format("Max", 3))).near == [("q0", "q0")]
-    words = [letter * 3 for letter in "abcdefghijklmnopqrst"]
-    texts = asked(" ".join([*words[:12], "x", "y"]), " ".join([*words[:16], "x", "y"]))
-    assert overlap(texts, asked(" ".join(words))).near == [("q0", "q1")]
+    told = "2 of 5 test questions were trained on (such as q0, trained on as q0)"
+    assert str(found) == told
+    assert str(overlap([], test)) == "0 of 5 test questions were trained on"
+    assert overlap(train + asked(STAMPS.format("Bella", 11)), test[2:3]).exact == [("q2", "q1")]
 
 
 @given(st.lists(st.text(max_size=40), max_size=8))
@@ -68,7 +58,6 @@ def test_every_question_overlaps_itself(texts: list[str]) -> None:
     questions = asked(*texts)
     found = overlap(questions, questions)
     assert [a for a, _ in found.exact] == [q.id for q in questions]
-    assert found.near == []
 
 
 class Notes(Hook):
@@ -125,8 +114,7 @@ def test_own_questions_train_with_and_without_answers(
     if answers:
         assert result.accuracy["after"].n == 8
         assert all("validation" in m for m in steps)
-        assert len(record["near"]) == record["tested"] == 8  # problems with other numbers
-        assert any("8 nearly" in note for note in watch.said)
+        assert record == {"exact": [], "tested": 8}
     else:
         assert result.accuracy == {"before": None, "after": None}
         assert not any("validation" in m for m in steps)
@@ -146,8 +134,8 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
         data=str(data),
         out=out,
     )
-    question = "What is 9 + 9 in the big box of small numbers, please?"
-    (tmp_path / "amc_test.jsonl").write_text(json.dumps({"question": question, "answer": 18}))
+    question = "what is 8 + 8  in the big box of small numbers, please?"
+    (tmp_path / "amc_test.jsonl").write_text(json.dumps({"question": question, "answer": 16}))
     plan = Plan(
         [out, str(tiny)],
         tasks=["amc"],
@@ -156,7 +144,7 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
     )
     found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))
     (only,) = found["overlap"]  # of the run; what a base model saw nobody knows
-    assert (only["run"], only["task"], len(only["exact"]) + len(only["near"])) == (out, "amc", 1)
+    assert (only["run"], only["task"], len(only["exact"])) == (out, "amc", 1)
     assert any("test questions were trained on" in note for note in found["notes"])
     data.unlink()
     found = run_sync(Exam.create(plan, str(tmp_path / "e2")).go(Hook()))

@@ -17,7 +17,7 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines.stacked import StackedEngine
-from comas.estimate import checkpoint_bytes
+from comas.estimate import fit
 from comas.hooks import Hook
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
@@ -534,7 +534,7 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
 
 
 def test_room_on_disk_is_counted_in_adapters(whole: Run, tiny: Path, paid: dict[str, Any]) -> None:
-    needed = checkpoint_bytes(resolve(read(whole.path / "config.toml")))
+    needed = fit(resolve(read(whole.path / "config.toml")))[1].checkpoint
     files = [
         f
         for p in "abc"

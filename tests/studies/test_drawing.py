@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,36 +34,12 @@ def test_pictures_are_svg_and_the_same_again(tmp_path: Path) -> None:
         ("no", []),
     ]
     for name in ("once.svg", "again.svg"):
-        panels(tmp_path / name, "accuracy $", shown, 1.0)
+        panels(tmp_path / name, shown)
     assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
     ET.parse(tmp_path / "once.svg")
-    panels(tmp_path / "still.svg", "y", [("x", [[(0.0, 0.0), (0.0, 0.0)]])], None)
+    panels(tmp_path / "still.svg", [("x", [[(0.0, 0.0), (0.0, 0.0)]])])
     finals(tmp_path / "finals.svg", [("a", [0.1, 0.2]), ("b", [0.3]), ("c", [])])
     ET.parse(tmp_path / "finals.svg")
-
-
-@pytest.mark.parametrize(
-    ("curves", "wanted"),
-    [
-        ([[(0.0, -0.1), (1.0, -0.9)], [(0.0, -0.9), (1.0, -0.1)]], (-0.9, -0.1)),
-        ([[(0.0, -0.5), (1.0, 0.5)]], (-0.5, 0.5)),
-        ([[(0.0, 0.2), (1.0, 0.4)]], (0.0, 0.4)),
-    ],
-)
-def test_figures_below_nothing_are_in_the_picture(
-    curves: Any, wanted: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were flat lines at its edge."""
-    ends: list[tuple[float, float]] = []
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig",
-        lambda figure, *_, **__: ends.append(figure.axes[0].get_ylim()),
-    )
-    panels(tmp_path / "x.svg", "rewards.scoring", [("a", curves)], None)
-    ((low, high),) = ends
-    assert low <= wanted[0]
-    assert high >= wanted[1]
-    assert high > low
 
 
 def test_markdown_escapes_what_people_write() -> None:

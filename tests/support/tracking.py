@@ -48,7 +48,6 @@ class Store(Sink):
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Mapping[str, float]]] = []
-        self.alarms: list[tuple[int, str, str]] = []
         self.dies = -1
         self.operations = 0
         self.closed = 0
@@ -63,9 +62,6 @@ class Store(Sink):
         self.operations += 1
         if self.operations - 1 == self.dies:
             raise Crash("killed")
-
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        self.alarms.append((number, kind, text))
 
     def close(self) -> None:
         self.closed += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comas import sandbox
-from comas.tasks import mbpp_repair
+from comas.tasks import mbpp_repair, repair
 from comas.testing import check_task
 from comas.types import Question, UserMistake
 
@@ -59,7 +59,7 @@ def test_faults_fail_their_tests_and_answers_mend_them(folder: Path) -> None:
             parts = mbpp_repair.read_question(question.prompt)
             assert parts is not None
             assert mbpp_repair.split_of(parts[1]) == split
-            assert (mbpp_repair.pose(question.prompt) is None) == (split != "train")
+            assert (mbpp_repair.task.pose(question.prompt) is None) == (split != "train")
     [first] = mbpp_repair.load("train", path=str(folder), limit=1)
     assert first == asked
     [program] = mbpp_repair.load("train", path=str(folder), limit=1, form="program")
@@ -72,14 +72,14 @@ def test_it_keeps_the_contract_of_tasks(folder: Path) -> None:
 
 
 def test_a_reply_is_a_program_or_a_program_with_tests() -> None:
-    asked = mbpp_repair.pose(free(FAULT))
+    asked = mbpp_repair.task.pose(free(FAULT))
     assert asked is not None
     fenced = f"The fault is `max`.\n```python\n{WORKING}\n```"
     assert mbpp_repair.extract(asked, fenced) == WORKING
     assert mbpp_repair.check(asked, fenced) == "right"
     assert mbpp_repair.check(asked, f"```python\n{FAULT}\n```") == "wrong"
     assert mbpp_repair.check(asked, "no program") == "wrong"
-    again = mbpp_repair.pose(mbpp_repair.shown(asked, f"```python\n{FAULT} + 0\n```"))
+    again = mbpp_repair.task.pose(mbpp_repair.task.shown(asked, f"```python\n{FAULT} + 0\n```"))
     assert again is not None
     assert "max(a, b) + 0" in again.prompt
 
@@ -97,17 +97,17 @@ def test_a_reply_is_a_program_or_a_program_with_tests() -> None:
     ],
 )
 def test_what_is_no_question(text: str) -> None:
-    assert mbpp_repair.pose(text) is None
+    assert mbpp_repair.task.pose(text) is None
 
 
 def test_held_out_tests_stay_held_out_however_they_are_written() -> None:
-    held = [n for n in range(100) if mbpp_repair.split_of(written_for(n)) in mbpp_repair.HELD_OUT]
+    held = [n for n in range(100) if mbpp_repair.split_of(written_for(n)) in repair.HELD_OUT]
     assert held
     for number in held:
         plain = written_for(number)
         spaced = plain.replace("==", " ==  ").replace(", ", ",")
         for text in (plain, spaced, f"{plain}  # easy", f"# easy\n{plain}\n{plain}"):
-            assert mbpp_repair.pose(mbpp_repair.written(FAULT, text)) is None
+            assert mbpp_repair.task.pose(mbpp_repair.written(FAULT, text)) is None
 
 
 def written_for(number: int) -> str:

@@ -43,7 +43,6 @@ def name(request: pytest.FixtureRequest) -> str:
 TRACKED = """
 import os, sys, time
 from pathlib import Path
-from comas.hooks import Alarm
 from comas.storage.run import Run
 from comas.stats import Interval
 from comas.trackers.sink import SHIPPED, Tracker
@@ -143,43 +142,6 @@ def of_wandb(run: Run, figure: str) -> Steps:
     return sorted(set(rows))
 
 
-def alarms_of_tensorboard(run: Run) -> list[str]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    stored = EventAccumulator(str(run.path / "track" / "tensorboard")).Reload()
-    events = stored.Tensors("alarm/probes.proven/text_summary")
-    return [f"{event.step} {event.tensor_proto.string_val[0].decode()}" for event in events]
-
-
-def alarms_of_trackio(run: Run) -> list[str]:
-    (path,) = (run.path.parent / "trackio").glob("comas*.db")
-    with sqlite3.connect(path) as store:
-        rows = store.execute("SELECT step, title, text FROM alerts").fetchall()
-    assert all(title == "probes.proven" for _, title, _ in rows)
-    return [f"{number} {text}" for number, _, text in rows]
-
-
-def alarms_of_mlflow(run: Run) -> list[str]:
-    with sqlite3.connect(run.path.parent / "mlflow.db") as store:
-        rows = store.execute("SELECT value FROM tags WHERE key = 'alarm.probes.proven'").fetchall()
-    return [value.removeprefix("step ").replace(":", "", 1) for (value,) in rows]
-
-
-def alarms_of_wandb(run: Run) -> list[str]:
-    found: list[str] = []
-    for path in sorted((run.path / "track" / "wandb").glob("**/offline-run-*/*.wandb")):
-        stored = path.read_bytes()
-        if b"probes.proven" in stored and b"step 2: judges err" in stored:
-            found.append("2 judges err")
-    return found
-
-
-ALARMS: Mapping[str, Callable[[Run], list[str]]] = {
-    "tensorboard": alarms_of_tensorboard,
-    "trackio": alarms_of_trackio,
-    "mlflow": alarms_of_mlflow,
-    "wandb": alarms_of_wandb,
-}
 READ: Mapping[str, Callable[[Run, str], Steps]] = {
     "tensorboard": of_tensorboard,
     "trackio": of_trackio,
@@ -208,14 +170,6 @@ def test_a_killed_and_resumed_run_is_stored_once(run: Run, name: str) -> None:
     if name != "wandb":  # where accuracies stand in the summary
         assert read(run, "before/mean") == [(0, 0.25)]
         assert read(run, "after/mean") == [(7, 0.5)]
-
-
-def test_an_alarm_is_told(run: Run, name: str) -> None:
-    checkpoint(run, 0)
-    commit(run, 0, 1)
-    told = "tracker.alarm(Alarm(1, 'probes.proven', (), 0.5, 'judges err'))"
-    track(run, name, 1, events=told)
-    assert ALARMS[name](run) == ["2 judges err"]
 
 
 def test_a_line_of_a_real_run_is_taken_whole(run: Run, name: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from comas.config.schema import read
 from comas.exit_codes import MISTAKE
-from comas.hooks import Alarm, Hook
+from comas.hooks import Hook
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
@@ -34,17 +34,14 @@ def test_a_step_is_sent_when_it_is_written_and_not_again_when_it_is_played_again
     checkpoint(run, 0)
     tracker = attach(run, store, 0)
     play(run, tracker, 0, 1)
-    tracker.alarm(Alarm(1, "probes.proven", (), 0.5, "judges err"))
     play(run, tracker, 1, 2)  # and here it is killed
     assert store.steps == [1, 2]
     assert rewind(run)[0] == 0
     tracker = attach(run, store, 0)
     play(run, tracker, 0, 1)
-    tracker.alarm(Alarm(1, "probes.proven", (), 0.5, "judges err"))
     play(run, tracker, 1, 3)
     tracker.ended(None)
     assert store.steps == [1, 2, 3]
-    assert store.alarms == [(2, "probes.proven", "judges err")]
     assert store.closed == 1
     assert len({tracked.id for tracked in store.opened}) == 1
     assert [tracked.sent for tracked in store.opened] == [0, 2]

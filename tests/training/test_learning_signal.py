@@ -16,15 +16,13 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.hooks import Hook
-from comas.hosts.local import expected_ties
-from comas.seams import TIE
 from comas.storage.run import Run
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics import facts, replies, signal_in
 from comas.training.record import StepRecord
-from comas.types import Episode, Reply, Row, Turn
+from comas.types import Episode, Reply, Turn
 from tests.support.command import run as command
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
@@ -265,47 +263,6 @@ def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
     assert facts(StepRecord([Episode("0/q/0", Q, said)], {}, pick.task)) == {
         "solution": {"fine": 0.5, "length": 4.0, "score": 1.0}
     }
-
-
-def row(*probabilities: float) -> Row:
-    ids_T = np.arange(len(probabilities) + 1)
-    sampled_T = np.log(np.array([1.0, *probabilities], dtype=np.float32))
-    return Row(
-        "t",
-        "solution",
-        1.0,
-        ids_T,
-        ids_T > 0,
-        np.zeros(len(ids_T), np.float32),
-        sampled_logprobs_T=sampled_T,
-    )
-
-
-def test_expected_near_ties_by_hand() -> None:
-    assert expected_ties([]) == 0.0
-    assert expected_ties([row(0.5)]) == pytest.approx(4 * TIE)
-    assert expected_ties([row(0.5, 0.25), row()]) == pytest.approx(
-        1 - (1 - 4 * TIE) * (1 - 8 * TIE)
-    )
-    # an interval that lies near its own ends everywhere
-    assert expected_ties([row(TIE)]) == pytest.approx(1.0)
-
-
-def test_expected_near_ties_by_simulation() -> None:
-    """Draws from a large vocabulary, their margins measured: as many as expected."""
-    rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet(np.full(20_000, 0.02), 400)
-    rows: list[Row] = []
-    near = 0
-    for row_V in probabilities:
-        edges = np.concatenate([[0.0], np.cumsum(row_V)])
-        draw = rng.random() * edges[-1]
-        token = int(np.searchsorted(edges, draw, side="right")) - 1
-        near += min(draw - edges[token], edges[token + 1] - draw) < TIE
-        rows.append(row(float(row_V[token])))
-    expected = expected_ties(rows)
-    assert near > 20
-    assert abs(near - expected) < 4 * expected**0.5
 
 
 def called(failed: str | None, tool: str = "search") -> Turn:

@@ -106,7 +106,6 @@ def test_a_run_as_documents(run: Run) -> None:
         "eval/overlap",
         "eval/../config",
         "../config.toml",
-        "settled/0",
         "steps/x",
     ],
 )
@@ -144,12 +143,6 @@ def test_of_an_older_run_an_alarm_says_what_it_needed(run: Run) -> None:
     (unwatched,) = documents.read("steps/4")
     assert unwatched["evidence"] == {}
     assert unwatched["needed"] is None
-
-
-def test_another_rule_is_asked_for_by_step(run: Run) -> None:
-    documents = RunDocuments(str(run.path), settle=lambda step: {f"{step}/x": 0.5}, rule="mine")
-    assert documents.read("settled/2") == {"2/x": 0.5}
-    assert documents.read("run")["rule"] == "mine"
 
 
 def test_json_has_no_infinity(run: Run) -> None:

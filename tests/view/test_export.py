@@ -59,13 +59,6 @@ def test_without_a_wish_as_much_is_held_as_has_room(
     assert export(tmp_path / "x.html", [documents], [0, 1, 2]) == [0, 1, 2]
 
 
-def test_another_rule_is_in_the_file(tmp_path: Path) -> None:
-    run = viewed_run(tmp_path / "r")
-    ruled = RunDocuments(str(run.path), settle=lambda step: {f"{step}/x": 0.5}, rule="mine")
-    export(tmp_path / "x.html", [ruled], [1])
-    assert bundles(tmp_path / "x.html")["0/step/1"]["0/settled/1"] == {"1/x": 0.5}
-
-
 def test_an_evaluation_is_held_whole(tmp_path: Path) -> None:
     export(tmp_path / "x.html", [EvaluationDocuments(str(evaluation(tmp_path / "e")))])
     assert list(bundles(tmp_path / "x.html")) == ["0/head", "0/games/0"]

@@ -69,7 +69,11 @@ def extract(question: Question, text: str) -> str | None:
     asked_for = question.meta.get("names") or []
     if not found and asked_for and _defined(text).issuperset(asked_for):
         fenced = [text.strip()]
-    defining = _defining(fenced, asked_for) if len(fenced) > 1 else []
+    counts = [len(_defined(block).intersection(asked_for)) for block in fenced]
+    most = max(counts) if len(fenced) > 1 else 0
+    defining = [
+        block for block, count in zip(fenced, counts, strict=True) if most and count == most
+    ]
     chosen = defining or (tagged or fenced)[-1:]
     if not chosen or not chosen[-1] or _tree(chosen[-1]) is None:
         return None
@@ -87,23 +91,14 @@ def _needed(program: str, earlier: list[str]) -> list[str]:
             break
         if _tree(block) is None:
             continue
-        brought = _defined(block) | _imported(block)
+        imports = [n for n in _parsed(block).body if isinstance(n, ast.Import | ast.ImportFrom)]
+        brought = _defined(block) | {
+            (a.asname or a.name).split(".")[0] for n in imports for a in n.names
+        }
         if missing & brought:
             needed.insert(0, block)
             missing = (missing - brought) | set(called(block))
     return needed
-
-
-def _imported(program: str) -> set[str]:
-    nodes = [n for n in _parsed(program).body if isinstance(n, ast.Import | ast.ImportFrom)]
-    return {(a.asname or a.name).split(".")[0] for node in nodes for a in node.names}
-
-
-def _defining(fenced: list[str], names: list[str]) -> list[str]:
-    """The blocks that define as many of the names as any of them does, if they define one."""
-    counts = [len(_defined(block).intersection(names)) for block in fenced]
-    most = max(counts, default=0)
-    return [block for block, count in zip(fenced, counts, strict=True) if most and count == most]
 
 
 def _defined(program: str) -> set[str]:

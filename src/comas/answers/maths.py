@@ -40,21 +40,14 @@ def equal(gold: str, answer: str) -> bool:
     by_writing = notation.decided(gold, answer)
     if by_writing is not None:
         return by_writing
-    left, right = (notation.readable(text) for text in _comparable(gold, answer))
+    if ("=" in gold) != ("=" in answer):  # `x =` only names
+        gold, answer = (forms.value_of(notation.plain(text)) or text for text in (gold, answer))
+    left, right = (notation.readable(forms.without_unit(text)) for text in (gold, answer))
     if left is None or right is None:
         return False
     if "," in left and not re.search(r"[<>=≤≥]|\\[lgn](?:eq?|t)(?![a-zA-Z])", left):
         right = notation.as_interval(right)
     return bool(_found("equal", left, right))
-
-
-def _comparable(gold: str, answer: str) -> tuple[str, str]:
-    """Two answers without what only names them or counts them: `x =` where one of them does not
-    have it, a unit.
-    """
-    if ("=" in gold) != ("=" in answer):
-        gold, answer = (forms.value_of(notation.plain(text)) or text for text in (gold, answer))
-    return forms.without_unit(gold), forms.without_unit(answer)
 
 
 def value(text: str) -> float | None:
@@ -73,16 +66,12 @@ def digests(text: str) -> bool:
 
 
 def can_be_reference(text: str) -> bool:
-    """Whether a reply that boxes this text is right, and is not asked for sentences."""
-    question = Question(id="reference", prompt="", kind="math", answer=text)
-    return bool(text) and not is_prose(text) and verify(question, rf"\boxed{{{text}}}") == "right"
-
-
-def is_prose(text: str) -> bool:
-    """Whether six words or more stand in a text besides its commands and what they write as
-    text.
+    """Whether a reply that boxes this text is right, and is not asked for sentences: six words or
+    more, besides commands and what they write as text.
     """
-    return len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6
+    is_prose = len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6
+    question = Question(id="reference", prompt="", kind="math", answer=text)
+    return bool(text) and not is_prose and verify(question, rf"\boxed{{{text}}}") == "right"
 
 
 def reference(text: str, where: str) -> str:

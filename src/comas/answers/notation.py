@@ -142,7 +142,9 @@ def _same_names(gold: str, answer: str) -> bool | None:
     if not boxed and name is None:
         return None
     surely, perhaps = (True, True) if boxed or name is None else _is_name(name)
-    if surely or (perhaps and _is_all_letters(_bare(answer))):
+    other = _bare(answer) if perhaps else None
+    letters = other is not None and all(s.isalpha() or s in " '’.-()" for s in other)
+    if surely or letters:
         return _skeleton(gold) == _skeleton(answer)
     return None
 
@@ -165,10 +167,6 @@ def _is_name(bare: str) -> tuple[bool, bool]:
     return surely or _DATE.fullmatch(bare) is not None, bool(runs)
 
 
-def _is_all_letters(bare: str | None) -> bool:
-    return bare is not None and all(sign.isalpha() or sign in " '’.-()" for sign in bare)
-
-
 def _skeleton(text: str) -> str:
     """The letters and digits of a name, as they follow each other: `H_{2}O` is `h2o`."""
     return unicodedata.normalize("NFC", re.sub(r"[_{}\s]", "", plain(text)).strip("()")).casefold()
@@ -176,25 +174,7 @@ def _skeleton(text: str) -> str:
 
 # --- numerals of another base
 
-_BASED = re.compile(r"([0-9A-Za-z]+)_(?:\{\(?([0-9]+|[a-z]+)\)?\}|([0-9]+))")
-_BASE_NAMES = (
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-)
-_BASES = {name: base for base, name in enumerate(_BASE_NAMES, 2)}
+_BASED = re.compile(r"([0-9][0-9A-Za-z]*)_(?:\{\(?([0-9]+)\)?\}|([0-9]+))")
 
 
 def _same_numerals(one: str, other: str) -> bool | None:
@@ -217,12 +197,7 @@ def _same_numerals(one: str, other: str) -> bool | None:
 def _numeral(text: str) -> tuple[str, int] | None:
     """The digits and the base of `204_5`; None for anything else (`x_1`, `A_4`)."""
     found = _BASED.fullmatch(text)
-    if found is None or not found[1][0].isdigit():
-        return None
-    base = found[2] or found[3]
-    if not base.isdigit():
-        return (found[1].lstrip("0"), _BASES[base]) if base in _BASES else None
-    return found[1].lstrip("0"), int(base)
+    return (found[1].lstrip("0"), int(found[2] or found[3])) if found else None
 
 
 # --- what math-verify is given

@@ -245,7 +245,8 @@ def near(value: float, gold: float, relative: float = 0.05) -> bool:
 def extract(question: Question, text: str) -> str | None:
     """The boxed quantity in six digits; None where it is not one number. Raises HostFailure."""
     try:
-        value = _boxed(text)
+        inside = last_box(text)
+        value = quantity(inside) if inside is not None else None
     except WorkerFailed as error:
         if not maths.works():
             raise HostFailure(f"the checker of mathematics broke down: {error}") from error
@@ -273,13 +274,9 @@ def verify(question: Question, text: str) -> Verdict:
     if gold is None:
         return "failed"
     try:
-        value = _boxed(text, not asked)
+        inside = last_box(text)
+        value = quantity(inside, not asked) if inside is not None else None
     except WorkerFailed:
         return "wrong" if maths.works() else "failed"
     golds = {gold, gold * 10.0 ** question.meta.get("power", 0)}
     return "right" if value is not None and any(near(value, g) for g in golds) else "wrong"
-
-
-def _boxed(text: str, percent: bool = True) -> float | None:
-    inside = last_box(text)
-    return quantity(inside, percent) if inside is not None else None

@@ -24,16 +24,16 @@ def main() -> None:
 
 def cell() -> None:
     """Run it for as long as somebody holds the other end of stdin."""
-    threading.Thread(target=_die_with_stdin, daemon=True).start()
+
+    def die_with_stdin() -> None:
+        # not through sys.stdin, whose lock Python waits for when it ends
+        while os.read(0, 4096):
+            pass
+        os._exit(STOPPED)
+
+    threading.Thread(target=die_with_stdin, daemon=True).start()
     sys.argv[0] = "comas"
     main()
-
-
-def _die_with_stdin() -> None:
-    # not through sys.stdin, whose lock Python waits for when it ends
-    while os.read(0, 4096):
-        pass
-    os._exit(STOPPED)
 
 
 if __name__ == "__main__":

@@ -259,8 +259,6 @@ def print_cross(matrix: Mapping[str, Any]) -> None:
     first = f"against {labels[0]}"
     print(f" the last row minus the first, {first}: {_spanned(progress['rows'])}")
     print(f" the first column minus the last, {first}: {_spanned(progress['columns'])}")
-    if matrix["cycling"] is not None:
-        print(f" triples that beat each other in a circle: {matrix['cycling']:.3f}")
 
 
 def _spanned(found: Mapping[str, Any]) -> str:

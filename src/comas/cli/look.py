@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +18,8 @@ from rich.text import Text
 
 from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
-from comas.config.plugins import filled, load_plugin
+from comas.config.plugins import load_plugin
 from comas.config.resolve import resolve
-from comas.config.schema import parse_pair
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
 from comas.evaluation.systems import greeted, named
@@ -36,7 +34,7 @@ from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import UserMistake
 from comas.view.discussion import KINDS
-from comas.view.documents import EvaluationDocuments, RunDocuments, Settle, Several, is_evaluation
+from comas.view.documents import EvaluationDocuments, RunDocuments, Several, is_evaluation
 from comas.view.page import export, steps_named
 
 # --- recorded discussions
@@ -205,10 +203,6 @@ def view(
     only: Annotated[
         str | None, typer.Option(help="With --html: only such discussions, as paid-but-wrong.")
     ] = None,
-    settle: Annotated[
-        str | None,
-        typer.Option(help="Show what METHOD[:option=value] would have paid beside what was paid."),
-    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address.")
@@ -220,7 +214,7 @@ def view(
         raise UserMistake(f"--only {only}: one of {', '.join(KINDS)}")
     if html is None and (steps or only):
         raise UserMistake("--steps and --only narrow what a file holds: name it with --html FILE")
-    folders = [_documents(name, settle) for name in names or [named_or_latest(None)]]
+    folders = [_documents(name) for name in names or [named_or_latest(None)]]
     if html is not None:
         _export(ctx, Path(html), folders, steps, only, json_)
         return
@@ -239,7 +233,7 @@ def view(
         server.serve_forever(poll_interval=0.2)
 
 
-def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocuments:
+def _documents(name: str) -> RunDocuments | EvaluationDocuments:
     """A folder's documents. What its turns are paid for is said in the words of the run's method
     where that is shipped: a file that the folder names is not run.
     """
@@ -253,35 +247,8 @@ def _documents(name: str, settle: str | None) -> RunDocuments | EvaluationDocume
                 pays = load_plugin("method", method).pays
         except UserMistake as error:
             print_note(f"{error}; nothing can be said of who is paid for what")
-        return RunDocuments(name, pays, _settlement(name, settle) if settle else None, settle)
-    if settle:
-        raise UserMistake(
-            f"--settle {settle}: {name} is an evaluation, in which nobody is paid: name runs"
-            " alone, or leave --settle out"
-        )
+        return RunDocuments(name, pays)
     return EvaluationDocuments(name)
-
-
-def _settlement(name: str, rule: str) -> Settle:
-    """What the rule `METHOD[:option=value]...` pays for the discussions of a step."""
-    from comas.testing.recorded import replay
-
-    method, *pairs = rule.split(":")
-    own = load_plugin("method", method).settle
-    options = filled("options", dict(map(parse_pair, pairs)), own)
-
-    @lru_cache(maxsize=16)
-    def settled(step: int) -> dict[str, float | None]:
-        try:
-            episodes = replay(name, step, method=method, **options)
-        except KeyError as error:
-            raise UserMistake(
-                f"--settle {rule}: {name} holds nothing of what it pays by ({error.args[0]}): take"
-                " a rule for the same game"
-            ) from error
-        return {turn.id: turn.reward for episode in episodes for turn in episode.turns}
-
-    return settled
 
 
 def _export(

@@ -64,7 +64,8 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
         known = plugin_names(kind)
         if name not in known:
             raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
-        module = importlib.import_module(f"comas.{kind}s.{_file_of(kind, name)}")
+        is_file = (PACKAGE / f"{kind}s" / f"{name}.py").is_file()
+        module = importlib.import_module(f"comas.{kind}s.{name if is_file else SEVERAL}")
     plugin = getattr(module, kind, None) or getattr(module, "TASKS", {}).get(name)
     if not isinstance(plugin, PLUGINS[kind]):
         raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
@@ -136,11 +137,6 @@ def plugin_names(kind: str) -> list[str]:
     if kind == "task":
         names = (names - {SEVERAL}) | importlib.import_module(f"comas.tasks.{SEVERAL}").TASKS.keys()
     return sorted(names)
-
-
-def _file_of(kind: str, name: str) -> str:
-    """The file of `<kind>s` that defines a shipped plug-in."""
-    return name if (PACKAGE / f"{kind}s" / f"{name}.py").is_file() else SEVERAL
 
 
 # --- files that define a function which is called: engines, hosts, metrics ...
@@ -326,7 +322,9 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
         if key not in defaults:
             raise UserMistake(f"unknown key {table}.{key}: {nearest(key, defaults)}")
         try:
-            values[key] = _of_type(hints.get(key, Any), value)
+            # as JSON: a list is a tuple where one is asked for, but text is never a number
+            text = to_json(value, inf_nan_mode="strings")
+            values[key] = TypeAdapter(hints.get(key, Any)).validate_json(text, strict=True)
         except ValidationError as error:
             message = error.errors()[0]["msg"]
             raise UserMistake(f"{table}.{key} = {value!r}: {message}") from error
@@ -338,13 +336,6 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
         if value is inspect.Parameter.empty:
             raise UserMistake(f"{table}.{key} has no default: set it")
     return values
-
-
-def _of_type(hint: Any, value: Any) -> Any:
-    """Check a value against an annotation."""
-    # as JSON: a list from TOML is a tuple where one is asked for, but text is never a number
-    text = to_json(value, inf_nan_mode="strings")
-    return TypeAdapter(hint).validate_json(text, strict=True)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

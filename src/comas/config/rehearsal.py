@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.config.resolve import Resolved
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.memory import at_start, next_state
 from comas.game.play import Scene, first, play_all
 from comas.sync import run_sync
-from comas.types import Fit, Method, Question, Reply, Sampling, Task, Turn, UserMistake, whole
+from comas.types import Fit, Method, Question, Reply, Task, Turn, UserMistake, whole
 
 SAID = "rehearsed"
 """The word of every reply."""
@@ -54,24 +53,7 @@ class _Host:
         return replace(reply, text=choices[0], weights=(0.0,) * len(choices))
 
 
-def rehearse(resolved: Resolved, question: Question) -> Sequence[Turn]:
-    """Play a question with the agents of a config; see `rehearse_with`."""
-    hosts: dict[str, Any] = {name: _Host(name) for name in resolved.config.hosts}
-    members = [
-        Member(
-            name,
-            hosts[agent.host],
-            agent.policy_name(name),
-            None if agent.roles is None else tuple(agent.roles),
-            Sampling(),
-        )
-        for name, agent in resolved.config.agents.items()
-    ]
-    options = resolved.config.options
-    return rehearse_with(resolved.method, resolved.task, members, question, options)
-
-
-def rehearse_with(
+def rehearse(
     method: Method,
     task: Task,
     members: Sequence[Member],

@@ -18,13 +18,14 @@ from typing import Any, cast
 from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
 from comas.config.plugins import (
     check_builder_name,
+    check_trackers,
     filled,
     functions_of,
     keywords,
     load_plugin,
     with_tools,
 )
-from comas.config.schema import ONLY_ADAPTERS, AgentConfig, Config, anchor_files, checked
+from comas.config.schema import ONLY_ADAPTERS, Config, anchor_files, checked
 from comas.game.roles import KINDS
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
@@ -185,8 +186,10 @@ def resolve(config: Config) -> Resolved:
     data = config.model_dump()
     if config.preset or method.presets:
         _apply_preset(data, config, method)
-    if not seeded:
-        _apply_sizes(data, config, method, task)
+    if not seeded:  # how large a run is with other bases than seed models
+        named: list[str] = list(method.presets[config.preset]) if config.preset else []
+        settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
+        data.update((key, value) for key, value in task.recipe.items() if key not in settled)
     for key in ("kl", "epochs", "minibatches", "samples"):
         if data[key] is None:
             data[key] = getattr(method, key)
@@ -296,15 +299,6 @@ def _check_preset(name: str, method_name: str, method: Method) -> None:
 
 OPTIMIZER = ("lr", *SEED_RECIPE)
 """Keys of a task's recipe that are for what learns; the others say how large a run is."""
-
-
-def _apply_sizes(data: dict[str, Any], config: Config, method: Method, task: Task) -> None:
-    """Write what a task's recipe says of a run with other bases than seed models (`steps questions
-    temperature ...`) into `data`: after the config's own keys and those of a preset that it names.
-    """
-    named: list[str] = list(method.presets[config.preset]) if config.preset else []
-    settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
-    data.update((key, value) for key, value in task.recipe.items() if key not in settled)
 
 
 def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here: bool) -> None:
@@ -589,6 +583,7 @@ def check_training(resolved: Resolved) -> None:
     check_seats(config, method, learn=True)
     for name in config.monitors or ():
         check_builder_name("monitors", name, "monitors")
+    check_trackers(config.track)
     own = config.method.endswith(".py")
     if task.rules is not None and "rules" not in method.needs and not own:
         raise UserMistake(
@@ -660,7 +655,9 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
                 f"no agent takes role {role!r}, which method {config.method} needs: see"
                 f" agents.<name>.roles{_own_paid(config)}"
             )
-    if learn and not any(not a.frozen and _is_paid(a, method) for a in agents):
+    taken = [agent.roles for agent in agents if not agent.frozen]
+    paid_roles = set(method.paid)
+    if learn and not any(r is None or not paid_roles or paid_roles & {*r} for r in taken):
         paid = ", ".join(method.paid)
         raise UserMistake(
             f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
@@ -673,13 +670,6 @@ def _own_paid(config: Config) -> str:
     if not config.method.endswith(".py"):
         return ""
     return " (a method that pays other roles lists them: Method(paid=(...)))"
-
-
-def _is_paid(agent: AgentConfig, method: Method) -> bool:
-    """Whether an agent takes a role that can be paid."""
-    if agent.roles is None or not method.paid:
-        return True
-    return not set(agent.roles).isdisjoint(method.paid)
 
 
 def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:

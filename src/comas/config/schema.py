@@ -46,14 +46,6 @@ from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_fi
 from comas.program import command
 from comas.types import UserMistake
 
-
-def _without_restore(action: Any) -> Any:
-    """Read the former `restore`, which runs of before have in their configs, as `stop`: it stopped
-    too, and put weights back that `RUN@best` still names.
-    """
-    return "stop" if action == "restore" else action
-
-
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of Adam's moving averages."""
 
@@ -217,9 +209,14 @@ class Config(_Table):
     `config.resolve`.
     """
     on_alarm: Annotated[
-        Literal["warn", "stop"], BeforeValidator(_without_restore), Key.CHANGES, Key.TRAINING
+        Literal["warn", "stop"],
+        BeforeValidator(lambda action: "stop" if action == "restore" else action),
+        Key.CHANGES,
+        Key.TRAINING,
     ] = "warn"
-    """What happens where a monitor alarms: it is told, or the run stops after the step."""
+    """What happens where a monitor alarms: it is told, or the run stops after the step. Runs of
+    before have `restore`, which stopped too.
+    """
     track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
@@ -490,7 +487,8 @@ def read(
         overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
     )
     if path is not None:
-        shared = is_shared(path) if shared is None else shared
+        if shared is None:  # what people share, rather than a config of one's own
+            shared = Path(path).is_dir() or Path(path).name == TEAM
         if Path(path).is_dir() and run_at(str(path)) is not None:
             raise UserMistake(
                 f"config {path} is a run: go on with it by `{command()} resume"
@@ -621,13 +619,6 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
 
 HERE = ("localhost", "127.0.0.1", "::1")
 """Names of this machine."""
-
-
-def is_shared(path: str | Path) -> bool:
-    """Whether this is what people share, rather than a config of one's own: a folder, or a file
-    called `team.toml`.
-    """
-    return Path(path).is_dir() or Path(path).name == TEAM
 
 
 def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +168,11 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     # its own code is not run before it is trusted
     hosts = hosts_named_in(file)
-    concerning = [pair for pair in overrides if _concerns(pair, hosts)]
+    concerning = [
+        pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
+    ]
     resolved = resolve(_untrained(file, concerning))
     return with_copies(resolved).model_dump()
-
-
-def _concerns(pair: str, hosts: Container[str]) -> bool:
-    """Whether `key=value` is not about a host, or about one of these."""
-    return not pair.startswith("hosts.") or pair.split(".")[1] in hosts
 
 
 def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:

@@ -224,16 +224,6 @@ def revisions(turns: Sequence[TurnRecord]) -> Iterator[tuple[TurnRecord, TurnRec
             yield before, turn
 
 
-def first_answers(turns: Sequence[TurnRecord]) -> dict[str, TurnRecord]:
-    """Agent -> its first answer, of agents that answer before they hear anybody."""
-    firsts: dict[str, TurnRecord] = {}
-    for turn in turns:
-        opens = turn["about"] is None and turn.get("round", 0) == 0  # nobody was heard before
-        if turn["role"] == "solution" and opens and _answers(turn):
-            firsts.setdefault(turn["agent"], turn)
-    return firsts
-
-
 def _answers(turn: TurnRecord) -> bool:
     """Whether a reply answers the question, and does not call a tool for it."""
     return turn["role"] in ANSWERS and not turn.get("info", {}).keys() & {"call", "unanswered"}

@@ -1,18 +1,13 @@
-"""Which questions an evaluation asks, which of them its systems were trained on, exactly or
-nearly, and digests that tell whether what goes on is still what began: of questions, of weights.
-
-Exactly: the same text but for case and spaces. Nearly: half or more of a question's runs of five
-words stand in one training question, numbers counting as the same word, so that a problem with
-other numbers is found too. Leaves out: what a base model saw before, questions of fewer than eight
-words, which share runs by chance, and models behind an API, whose weights nobody here sees.
+"""Which questions an evaluation asks, which of them its systems were trained on (the same text but
+for case and spaces), and digests that tell whether what goes on is still what began: of questions,
+of weights. Leaves out: what a base model saw before, and models behind an API, whose weights nobody
+here sees.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,70 +126,33 @@ def _trained(resolved: Resolved, before: Sequence[str]) -> list[Question]:
 
 # --- the same text in both
 
-RUN = 5
-"""Words of a run."""
-SHARE = 0.5
-"""Share of runs that makes two questions near."""
-SHORT = 8
-"""Words below which nothing is said."""
-_WORD = re.compile(r"[^\W\d_]+|\d[\d.,]*")
-
 
 @dataclass(frozen=True)
 class Overlap:
-    """Pairs (test question's id, training question's id)."""
+    """Test questions that were trained on."""
 
     exact: list[tuple[str, str]]
-    near: list[tuple[str, str]]
-    """Those that are not exact."""
+    """Pairs (test question's id, training question's id)."""
     tested: int
 
     def __str__(self) -> str:
-        exact = f"{len(self.exact)} of {self.tested} test questions were trained on"
-        counts = f"{exact}, and {len(self.near)} nearly"
-        pairs = self.exact or self.near
-        if not pairs:
-            return counts
-        tested, trained = pairs[0]
-        return f"{counts} (such as {tested}, trained on as {trained})"
+        count = f"{len(self.exact)} of {self.tested} test questions were trained on"
+        if not self.exact:
+            return count
+        tested, trained = self.exact[0]
+        return f"{count} (such as {tested}, trained on as {trained})"
 
 
 def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
-    """Which test questions were trained on; of several training questions the one that shares most,
-    the first among equals.
-    """
-    texts = {_plain(question.prompt): question.id for question in reversed(train)}
-    index: dict[int, list[int]] = defaultdict(list)
-    for place, question in enumerate(train):
-        for run in set(_runs(question.prompt)):
-            index[run].append(place)
-    exact: list[tuple[str, str]] = []
-    near: list[tuple[str, str]] = []
-    for question in test:
-        same = texts.get(_plain(question.prompt))
-        if same is not None:
-            exact.append((question.id, same))
-            continue
-        runs = set(_runs(question.prompt))
-        shared = Counter(place for run in runs for place in index.get(run, ()))
-        most = max(shared.values(), default=0)
-        if most and most >= SHARE * len(runs):
-            place = min(place for place, count in shared.items() if count == most)
-            near.append((question.id, train[place].id))
-    return Overlap(exact, near, len(test))
+    """Which test questions were trained on; of several training questions the first."""
+    trained = {_plain(question.prompt): question.id for question in reversed(train)}
+    texts = [(question.id, _plain(question.prompt)) for question in test]
+    return Overlap([(name, trained[text]) for name, text in texts if text in trained], len(test))
 
 
 def _plain(text: str) -> str:
     """The text without case, its words divided by one space."""
     return " ".join(text.casefold().split())
-
-
-def _runs(text: str) -> Iterator[int]:
-    found = _WORD.findall(text.casefold())
-    words = ["#" if word[0].isdigit() else word for word in found]
-    if len(words) >= SHORT:
-        for i in range(len(words) - RUN + 1):
-            yield hash(tuple(words[i : i + RUN]))
 
 
 # --- digests
@@ -217,24 +175,21 @@ LOADED = (
 
 def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
+
+    def plain(value: Any) -> Any:
+        """What own tasks may keep in `meta`: sets have no order; of others the kind must do."""
+        is_set = isinstance(value, set | frozenset)
+        return sorted(map(repr, value)) if is_set else type(value).__qualname__
+
     records = [asdict(question) for question in questions]
     try:
-        text = json.dumps(records, sort_keys=True, default=_in_meta)
+        text = json.dumps(records, sort_keys=True, default=plain)
     except TypeError as error:  # keys of several kinds have no order
         raise UserMistake(
             f"the `meta` of the questions cannot be written as JSON ({error}): give its tables keys"
             " of text"
         ) from error
     return _sha256(text)
-
-
-def _in_meta(value: Any) -> Any:
-    """What own tasks may keep in `meta`: sets have no order, and of what has no value the kind must
-    do.
-    """
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    return type(value).__qualname__
 
 
 def of_weights(sources: Mapping[str, str]) -> str:

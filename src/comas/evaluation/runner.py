@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,11 +42,11 @@ from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
 from comas.hosts.endpoint import BudgetSpent
 from comas.models.sources import checkpoints
-from comas.program import Work, command
+from comas.program import Work
 from comas.signals import listening
 from comas.storage import files
 from comas.storage.game_log import Log, logs_in
-from comas.storage.out_folder import fresh
+from comas.storage.out_folder import check_free, fresh
 from comas.storage.run import hold, release
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, greet, outline
@@ -102,7 +101,8 @@ class Exam:
         if out:
             path = Path(os.path.expanduser(out))
             created = [place for place in (path, *path.parents) if not place.exists()]
-            _check_free(path, out)
+            # a process that died before it wrote its plan has left these
+            check_free(str(path), "--out ", (".lock", "answers"))
         else:
             stem = Path("evals") / time.strftime("%Y%m%d-%H%M%S")
             above = [place for place in stem.parents if not place.exists()]
@@ -184,8 +184,15 @@ class Exam:
 
         # first of runs of which it is not known what they were trained on
         trained = sorted(self._overlaps, key=lambda each: each[2] is not None)
-        unknown = {"exact": None, "near": None}
-        warnings = [warning for each in trained if (warning := _overlap_note(*each))]
+        unknown = {"exact": None}
+        unread = (
+            "its training questions cannot be read here: whether {} was among them is not known"
+        )
+        warnings = [
+            f"{run}: {unread.format(task)}" if found is None else f"{run}, {task}: {found}"
+            for run, task, found in trained
+            if found is None or found.exact
+        ]
         return {
             "folder": str(self.folder),
             "cells": [report.cell_record(cell, systems) for cell in cells],
@@ -416,25 +423,3 @@ class Exam:
         slug = slug.encode()[:LONGEST].decode(errors="ignore")
         digest = hashlib.sha256(f"{run} {task} {setup}".encode()).hexdigest()[:8]
         return Log(self.folder / "answers" / f"{slug}.{digest}.jsonl")
-
-
-def _check_free(path: Path, out: str) -> None:
-    """An error where there is something in the folder that `out` names."""
-    if (path / PLAN).exists():
-        going_on = f"`{command()} resume {shlex.quote(str(path))}`"
-        raise UserMistake(
-            f"--out {out}: there is an evaluation already; go on with {going_on} or choose another"
-        )
-    # a process that died before it wrote its plan has left these
-    if path.is_dir() and any(file.name not in ("answers", ".lock") for file in path.iterdir()):
-        raise UserMistake(f"--out {out}: there is something else in this folder; choose another")
-
-
-def _overlap_note(run: str, task: str, overlap: Overlap | None) -> str | None:
-    """What a reader has to know of the questions that a run was trained on."""
-    if overlap is None:
-        return (
-            f"{run}: its training questions cannot be read here: whether {task} was"
-            " among them is not known"
-        )
-    return f"{run}, {task}: {overlap}" if overlap.exact or overlap.near else None

@@ -156,8 +156,7 @@ def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
     configs = [plan.resolved(run).config for _, run in plan.runs()]
     hosts = dict.fromkeys(host for config in configs for host in config.hosts)
     pairs = lifted(pairs, list(hosts))
-    spending.check_changes(pairs)
-    spending.check_hosts(pairs, configs)
+    spending.check_changes(pairs, configs)
     change = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}
     plan = replace(plan, changes=[*plan.changes, change])
     for _, run in plan.runs():  # a wrong value is an error before anything is written

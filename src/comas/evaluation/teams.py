@@ -9,27 +9,21 @@ Their members: per cell in which a team plays, beside single answers of the same
 questions,
 
 - what it costs and gains to coordinate, after "Towards a Science of Scaling Agent Systems" (arXiv
-  2512.08296), with generated tokens for its turns and runs of words for its embeddings. With S the
+  2512.08296), with generated tokens for its turns. With S the
   share of right answers and T the generated tokens per question: overhead T(team) / T(single) - 1,
-  error amplification (1 - S(team)) / (1 - S(single)); redundancy is the mean similarity of two
-  agents' first answers;
+  error amplification (1 - S(team)) / (1 - S(single));
 - confidence and critique of revisions: P(right after | right before) and P(right after | wrong
-  before) of arXiv 2412.19513, for each turn that revises another turn of the same agent;
-- the loss against the expert, after "Multi-Agent Teams Hold Experts Back" (arXiv 2602.01011). The
-  expert of a question is the member that answers best, alone, in the *other* half of the questions:
-  chosen on the same ones, the best of several would look better than it is.
+  before) of arXiv 2412.19513, for each turn that revises another turn of the same agent.
 
 Figures without data are absent, never 0. Only questions count that all runs of both were judged on.
 Leaves out: which pairs play (`evaluation.runner`), showing, prompt tokens, seconds, a regression
-over many tasks, teams whose members are copies of one model, which have no expert.
+over many tasks.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -39,13 +33,12 @@ from typing import Any
 import numpy as np
 
 from comas.evaluation.accuracy import unsettled
-from comas.evaluation.games import first_answers, revisions
+from comas.evaluation.games import revisions
 from comas.evaluation.report import Cell, Record, label
 from comas.evaluation.spec import CROSS
 from comas.game.agent import Agent, Member
 from comas.game.moves import facing
 from comas.game.play import Scene, play_all
-from comas.objective.pay import grams, similarity
 from comas.stats import (
     Interval,
     interval_record,
@@ -177,17 +170,6 @@ class Matrix:
         values = [[[pair[question] for question in common] for pair in of_row] for of_row in pairs]
         return cls(names, np.array(values))
 
-    def cycling(self) -> float | None:
-        """The share of triples of which each beats the next, in one direction or the other; i beats
-        j where M(i, j) > M(j, i). None for fewer than three.
-        """
-        total_RC = self.values_RCQ.sum(axis=2)
-        beats = np.sign(total_RC - total_RC.T)
-        triples = list(itertools.combinations(range(len(self.names)), 3))
-        if not triples:
-            return None
-        return fmean(abs(beats[i, j] + beats[j, k] + beats[k, i]) == 3 for i, j, k in triples)
-
     def record(self, task: str, asked: int) -> dict[str, Any]:
         """As JSON; `missing` are those of the questions asked of which a game has no payoff.
 
@@ -213,7 +195,6 @@ class Matrix:
                 "rows": over_questions(values[-1, 0] - values[0, 0]),
                 "columns": over_questions(values[0, 0] - values[0, -1]),
             },
-            "cycling": self.cycling(),
         }
 
 
@@ -237,7 +218,7 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
             continue  # agents one by one
         figures: Figures = {}
         if (compared := beside(cell, cells)) is not None:
-            figures = coordination_figures(cell, compared) | expert_figures(compared)
+            figures = coordination_figures(compared)
         revised = revision_figures(cell)
         figures |= revised
         if not figures:
@@ -270,8 +251,6 @@ class Beside:
     """The share of agents that are right by themselves."""
     tokens_alone: Numbers
     """Generated tokens of a single answer, the mean over agents."""
-    members: Sequence[Sequence[Mapping[str, float]]]
-    """Each agent that answers alone -> whether it is right."""
 
 
 def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
@@ -297,7 +276,6 @@ def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
         table(of_team, lambda answers: fmean(map(_tokens, answers))),
         table(of_single, lambda answers: fmean(map(_right, answers))),
         table(of_single, lambda answers: fmean(map(_tokens, answers))),
-        table(of_single, lambda answers: {one["agent"]: _right(one) for one in answers}),
     )
 
 
@@ -320,8 +298,8 @@ def _tokens(record: Record) -> float:
     return float(sum(turn["tokens"] for turn in record["turns"]))
 
 
-def coordination_figures(cell: Cell, compared: Beside) -> Figures:
-    """All of a team's cell that there are data for; `compared` is what stands beside it."""
+def coordination_figures(compared: Beside) -> Figures:
+    """Overhead and error amplification of a team, where there are data for them."""
     figures: dict[str, Interval | None] = {}
     if np.any(compared.tokens_alone):
         ratio = ratio_interval(compared.tokens, compared.tokens_alone)
@@ -333,19 +311,7 @@ def coordination_figures(cell: Cell, compared: Beside) -> Figures:
     )
     if np.any(wrong_alone):
         figures["error amplification"] = share_ratio_interval(wrong, wrong_alone)
-    figures["redundancy"] = redundancy(cell)
     return _known(figures)
-
-
-def redundancy(cell: Cell) -> Interval | None:
-    """The mean similarity of the first answers of two agents, from 0 to 1."""
-
-    def similarities(record: Record) -> tuple[float, float]:
-        texts = [turn["text"] for turn in first_answers(record["turns"]).values()]
-        pairs = list(itertools.combinations(map(grams, texts), 2))
-        return math.fsum(similarity(*pair) for pair in pairs), len(pairs)
-
-    return _share(cell, similarities)
 
 
 def _share(cell: Cell, cases: Callable[[Record], tuple[float, float]]) -> Interval | None:
@@ -417,35 +383,3 @@ def revision_figures(cell: Cell) -> Figures:
             "critique": share((MENDED,), (MENDED, LEFT)),
         }
     )
-
-
-# --- experts
-
-
-def expert_figures(compared: Beside) -> Figures:
-    """All that there are data for; nothing where one agent answers alone."""
-    agents = {agent for answers in compared.members[0] for agent in answers}
-    if len(agents) < 2 or len(compared.questions) < 2:
-        return {}
-    alone = [right_of_experts(run) for run in compared.members]
-    expert = share_interval(alone, [[1.0] * len(run) for run in alone])
-    figures = {"expert accuracy": expert}
-    if expert is not None and expert.mean > 0:
-        mean, low, high, n = share_ratio_interval(compared.right, alone)
-        figures["expert loss"] = Interval(1 - mean, 1 - high, 1 - low, n)
-    return _known(figures)
-
-
-def right_of_experts(run: Sequence[Mapping[str, float]]) -> list[float]:
-    """Per question of a run 1 where the expert is right by itself, else 0: the member that is right
-    most often in the other half, the first by name among equals. Halves are every second question,
-    in the order of ids.
-    """
-    experts: list[str] = []
-    for half in (0, 1):
-        right: defaultdict[str, float] = defaultdict(float)
-        for answers in run[1 - half :: 2]:
-            for agent, is_right in answers.items():
-                right[agent] += is_right
-        experts.append(max(sorted(right), key=right.__getitem__))
-    return [answers.get(experts[place % 2], 0.0) for place, answers in enumerate(run)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comas.config.plugins import filled, load_plugin, split_options
-from comas.config.rehearsal import rehearse_with
+from comas.config.rehearsal import rehearse
 from comas.config.schema import Config, parse_pair
 from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
@@ -109,7 +109,7 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
         return
     for task, questions in asked:
         for members in players(team, chosen).values():
-            rehearse_with(chosen.method, task, members, questions[0], chosen.options)
+            rehearse(chosen.method, task, members, questions[0], chosen.options)
 
 
 def described(team: Team, chosen: Way) -> str:

@@ -145,8 +145,8 @@ class ApiHost:
             said.text,
             said.finished,
             self.versions[ask.policy],
-            said.prompt_tokens or 0,
-            said.tokens or 0,
+            said.usage.prompt_tokens or 0,
+            said.usage.tokens or 0,
             said.logprob,
             time.perf_counter() - began,
             thoughts=said.thoughts,
@@ -285,7 +285,6 @@ class ApiHost:
         """Ask until there is an answer; a try that waits keeps its place, so that a busy server is
         asked less.
         """
-        seen: set[str] = set()
         async with self._room:
             with self.busy:
                 for attempt in range(self.config.retries + 1):
@@ -297,15 +296,9 @@ class ApiHost:
                         raise
                     except Trouble as trouble:
                         self.events[trouble.kind] += 1
-                        lasting = (
-                            isinstance(trouble, Unusable)
-                            and trouble.lasting
-                            and str(trouble) in seen
-                        )
-                        if lasting or attempt == self.config.retries:
+                        if attempt == self.config.retries:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
-                        seen.add(str(trouble))
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
         raise AssertionError("the last try returns or raises")
 

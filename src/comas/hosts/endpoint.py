@@ -9,7 +9,6 @@ What cannot work is a mistake in one line before any request. Leaves out: when t
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import math
 import os
@@ -31,14 +30,8 @@ from comas.types import HostFailure, Sampling, UserMistake
 
 MOST = 10**12
 """Tokens that one answer may cost; a number above is no count."""
-CUT = ("length", "max_tokens", "model_length")
-"""Reasons for an end, in small letters, that are want of room."""
-FILTERED = ("content_filter", "safety", "recitation")
-"""Those of a filter of the server's: what it let through is no answer."""
-FAILED = ("error", "abort", "aborted", "cancelled")
-"""Those that are failures of the server."""
-THOUGHTS = ("thinking", "reasoning")
-"""What parts of a content are called that are thoughts."""
+FAILED = ("abort", "error")
+"""Reasons for an end, in vLLM's words, that are failures of the server."""
 _MARK = re.compile("</?think>")
 
 
@@ -68,43 +61,21 @@ class Unusable(Trouble):
     """An answer of 2xx that says nothing, and may have cost all the same."""
 
     def __init__(
-        self,
-        said: str,
-        usage: Usage | None = None,
-        *,
-        kind: str = "invalid body",
-        lasting: bool = False,
+        self, said: str, usage: Usage | None = None, *, kind: str = "invalid body"
     ) -> None:
-        """`lasting`: if it comes twice, it comes always."""
         super().__init__(kind, said)
         self.usage = usage or Usage()
-        self.lasting = lasting
-
-
-class ErrorInside(Exception):
-    """A 2xx whose body is an error; `code` is the status that it names, if it names one."""
-
-    def __init__(self, wrong: Any, usage: Usage) -> None:
-        super().__init__("an error inside an answer")
-        table: dict[str, Any] = wrong if isinstance(wrong, dict) else {"message": wrong}
-        code = str(table.get("code"))
-        self.code = int(code) if re.fullmatch(r"[45]\d\d", code, re.ASCII) else None
-        self.said = str(table.get("message"))[:10_000]
-        self.usage = usage
 
 
 @dataclass(frozen=True)
 class Said:
-    """What is read from an answer; the usage is None where the server does not tell."""
+    """What is read from an answer."""
 
     text: str
     thoughts: str
     finished: bool
     logprob: float
-    prompt_tokens: int | None
-    tokens: int | None
-    called: bool = False
-    """Whether a tool is called, of which none was offered."""
+    usage: Usage
     filtered: bool = False
     """Whether a filter of the server's ended it: the text is empty then."""
     first: Mapping[str, float] | None = None
@@ -114,54 +85,44 @@ class Said:
 
 
 def read_said(data: bytes) -> Said:
-    """A chat completion; whatever is not one is `Unusable`, or an `ErrorInside`."""
+    """A chat completion; whatever is not one is `Unusable`."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Unusable(
             f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)"
         ) from None
-    if not isinstance(found, dict):
-        raise Unusable("the answer is no JSON object", lasting=True)
-    body = cast("dict[str, Any]", found)
+    body = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     usage = _usage(body.get("usage"))
-    if wrong := body.get("error"):
-        raise ErrorInside(wrong, usage)
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise Unusable("the answer has no choices", usage, lasting=True)
+        raise Unusable(f"the answer has no choices: {words_of(data)[0]}", usage)
     choice = cast("dict[str, Any]", choices[0])
-    if wrong := choice.get("error"):
-        raise ErrorInside(wrong, usage)
     reason = choice.get("finish_reason")
-    reason = reason.lower() if isinstance(reason, str) else ""
     if reason in FAILED:
         raise Unusable(f"the server ended its answer with {reason!r}", usage, kind="broken off")
     message = choice.get("message")
-    kinds = ("text", *THOUGHTS)
-    parts = _parts(message.get("content"), kinds) if isinstance(message, dict) else None
-    if not isinstance(message, dict) or parts is None:
-        raise Unusable("the answer has no message of text", usage, lasting=True)
-    content, thought_parts = parts
+    content = message.get("content") if isinstance(message, dict) else False
+    if not isinstance(message, dict) or not isinstance(content, str | None):
+        raise Unusable("the answer has no message of text", usage)
     if not content and isinstance(refusal := message.get("refusal"), str):
         content = refusal
-    text, thoughts_within = split_thoughts(content)
-    # several servers spell the key of thoughts both ways, with the same text
+    text, thoughts_within = split_thoughts(content or "")
+    # vLLM and Ollama spell the key of thoughts in two ways
     apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
     reasoning = next((found for found in apart if isinstance(found, str) and found), "")
-    thoughts = "\n".join(filter(None, (reasoning, thought_parts, thoughts_within)))
+    thoughts = "\n".join(filter(None, (reasoning, thoughts_within)))
     if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
         usage = Usage(usage.prompt_tokens, None)
+    is_filtered = reason == "content_filter"
     return Said(
-        "" if reason in FILTERED else _whole_text(text),
+        "" if is_filtered else _whole_text(text),
         _whole_text(thoughts),
-        reason not in CUT,
+        reason != "length",
         _logprob(choice.get("logprobs")),
-        usage.prompt_tokens,
-        usage.tokens,
-        called=bool(message.get("tool_calls")),
-        filtered=reason in FILTERED,
-        first=_first_token(choice.get("logprobs")),
+        usage,
+        is_filtered,
+        _first_token(choice.get("logprobs")),
     )
 
 
@@ -177,53 +138,12 @@ def split_thoughts(content: str) -> tuple[str, str]:
     return content[start:].strip(), _MARK.sub("", content[:start]).strip()
 
 
-def _parts(content: Any, kinds: tuple[str, ...]) -> tuple[str, str] | None:
-    """Text and thoughts of a content, which may be a list of parts of these kinds, thoughts a list
-    of parts themselves; None where something else is among them.
-    """
-    if content is None or isinstance(content, str):
-        return content or "", ""
-    if not isinstance(content, list):
-        return None
-    text = ""
-    thoughts = ""
-    for part in cast("list[Any]", content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in kinds:
-            return None
-        if kind == "text":
-            if not isinstance(part.get("text"), str):
-                return None
-            text += part["text"]
-        else:
-            within = _parts(part.get(kind, part.get("text")), ("text",))
-            if within is None:
-                return None
-            thoughts += within[0]
-    return text, thoughts
-
-
 def _usage(usage: Any) -> Usage:
-    """The numbers of `usage`, under either of their names; the total fills in one that is missing,
-    and what it holds beyond the two was generated as well: several servers leave thoughts out of
-    the generated tokens that they bill.
-    """
-    if not isinstance(usage, dict):
-        return Usage()
-
-    def count(*names: str) -> int | None:
-        numbers = (cast("dict[str, Any]", usage).get(name) for name in names)
-        return next((n for n in numbers if type(n) is int and 0 <= n <= MOST), None)
-
-    # a prompt of no token does not exist
-    prompt = count("prompt_tokens", "input_tokens") or None
-    made = count("completion_tokens", "output_tokens")
-    total = count("total_tokens")
-    if total is not None and prompt is not None and total >= prompt:
-        made = max(made or 0, total - prompt)
-    elif total is not None and prompt is None and made is not None and total > made:
-        prompt = total - made
-    return Usage(prompt, made)
+    """The numbers of `usage`; None where one is none, and of a prompt of no token."""
+    table = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
+    counts = [table.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    prompt, made = (n if type(n) is int and 0 <= n <= MOST else None for n in counts)
+    return Usage(prompt or None, made)
 
 
 def _whole_text(text: str) -> str:
@@ -258,20 +178,6 @@ def _first_token(found: Any) -> dict[str, float] | None:
         if math.isfinite(logprob):
             known[text] = float(np.logaddexp(logprob, known.get(text, -math.inf)))
     return known or None
-
-
-def wait_of(said: str | None) -> float | None:
-    """Seconds that a Retry-After asks for, which may be a number or a date; None where it says
-    neither.
-    """
-    if said is None:
-        return None
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", said.strip()):
-        return float(said)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 REST = 30.0
@@ -352,9 +258,13 @@ class Ledger:
             key = f"hosts.{self.host}.{name}"
             if amount >= budget:
                 cost = "" if money is None else f" at a cost of {money:.4f}"
+                if self.unsettled:
+                    most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
+                    requests = f"{self.unsettled['requests']} requests that were not answered"
+                    cost += f" (up to {most} of them by {requests})"
                 raise BudgetSpent(
                     f"host {self.host}: its budget is spent: {tokens}"
-                    f" tokens{cost}{self._of_them()}, and {key} is {budget:g}; raise"
+                    f" tokens{cost}, and {key} is {budget:g}; raise"
                     f" it{self.work.going_on(f'{key}=NUMBER')}"
                 )
 
@@ -381,15 +291,6 @@ class Ledger:
                     " held: have the server report it, or leave the budget"
                     f" out{self.work.going_on(f'{key}=none')}"
                 )
-
-    def _of_them(self) -> str:
-        if not self.unsettled:
-            return ""
-        most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
-        return (
-            f" (up to {most} of them by {self.unsettled['requests']} requests that were not"
-            " answered)"
-        )
 
     def account(self) -> dict[str, Any]:
         """What has been spent and what went wrong, as JSON."""
@@ -473,7 +374,13 @@ class Server:
             raise UserMistake(
                 f'hosts.{self.host}.api needs httpx: pip install "comas[api]"'
             ) from error
-        self._check_address()
+        key = f"hosts.{self.host}.api = {self.config.api!r}"
+        if (self.config.api or "").rstrip("/").endswith(PATH):
+            raise UserMistake(f"{key}: leave {PATH} out, it is added to what stands there")
+        try:
+            httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise UserMistake(f"{key} is no address: {error}") from None
         headers = {"Accept-Encoding": "identity"}  # the limit on replies is one on what arrives
         if secret := self._key.get_secret_value():
             headers["Authorization"] = f"Bearer {secret}"
@@ -503,26 +410,6 @@ class Server:
                 f"host {self.host}: what {_that_are_set(PROXIES)} holds names no proxy that can be"
                 " used: correct it, or unset it"
             ) from None
-
-    def _check_address(self) -> None:
-        """An error for an address that no request could be sent to."""
-        import httpx
-
-        key = f"hosts.{self.host}.api = {self.config.api!r}"
-        if (self.config.api or "").rstrip("/").endswith(PATH):
-            raise UserMistake(f"{key}: leave {PATH} out, it is added to what stands there")
-        try:
-            url = httpx.URL(self.url)
-            if ":" not in url.host:
-                # as the look-up of names does, which would be surprised
-                url.raw_host.decode("ascii").encode("idna")
-        except (httpx.InvalidURL, UnicodeError) as error:
-            told = " ".join(str(error).split())[:100]
-            raise UserMistake(f"{key} is no address: {told}") from None
-        if not url.host:
-            raise UserMistake(f"{key} is no address: it names no machine")
-        if url.port is not None and not 0 < url.port < 65536:
-            raise UserMistake(f"{key} is no address: ports go from 1 to 65535")
 
     def body(
         self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int
@@ -555,7 +442,7 @@ class Server:
                 for name in taken.keys() - self._taken[model].keys():
                     self.ledger.events[f"{name} refused"] += 1
                 self._taken[model] |= taken
-                return self._read(sent, body[ROOM], data, headers)
+                return self._read(sent, body[ROOM], data)
             said, code = words_of(data)
             refused = _refused_parameter(sent, said) if status in (400, 422) else None
             if refused is None:
@@ -616,29 +503,18 @@ class Server:
             raise Trouble("broken off", told) from None
         return response.status_code, response.headers, bytes(data)
 
-    def _read(
-        self, sent: Mapping[str, Any], room: int, data: bytes, headers: Mapping[str, str]
-    ) -> Said:
+    def _read(self, sent: Mapping[str, Any], room: int, data: bytes) -> Said:
         """What a 2xx says; whatever comes of it, what it has cost is counted."""
         try:
             said = read_said(data)
-        except (Unusable, ErrorInside) as wrong:
-            # an error that is the request's own costs nothing
-            broke = isinstance(wrong, Unusable) or wrong.code is None or wrong.code >= 500
+        except Unusable as wrong:
             if wrong.usage.told:
                 self.ledger.count(wrong.usage)
-            elif broke:
+            else:
                 self.ledger.count_unsettled(len(_as_json(sent)), room)
-            if isinstance(wrong, Unusable):
-                raise
-            if wrong.code is None:
-                raise Unusable(
-                    f"{self.url} answers with an error: {self._plain(wrong.said)}"
-                ) from None
-            raise self._refused(wrong.code, headers, wrong.said, "") from None
-        self.ledger.count(Usage(said.prompt_tokens, said.tokens))
-        if said.called:
-            self.ledger.events["tool call"] += 1
+            told = self._plain(str(wrong))
+            raise Unusable(told, wrong.usage, kind=wrong.kind) from None
+        self.ledger.count(said.usage)
         if said.filtered:
             self.ledger.events["content filter"] += 1
         return said
@@ -649,7 +525,9 @@ class Server:
         if status == 402 or code == "insufficient_quota":
             return self.ledger.out_of_credit(told)
         if status in AGAIN or status >= 500:
-            return Trouble(str(status), told, wait_of(headers.get("retry-after")))
+            wait = headers.get("retry-after", "").strip()
+            is_number = re.fullmatch(r"\d{1,9}(\.\d+)?", wait)
+            return Trouble(str(status), told, float(wait) if is_number else None)
         self.ledger.events[str(status)] += 1
         if status < 400 or status in (401, 403, 404, 407):
             self.ledger.events["given up"] += 1

@@ -31,7 +31,6 @@ from comas.hosts.table import LocalTable as Table
 from comas.machine import in_turn, own_thread, peak_bytes_of, return_large_blocks
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import (
-    TIE,
     Adapter,
     Engine,
     EnginePlan,
@@ -303,14 +302,10 @@ class LocalHost:
         """
         self._trained("load it for training")
         rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
-        ties = {p: expected_ties(list(buffer.values())) for p, buffer in self._buffer.items()}
         for buffer in self._buffer.values():
             buffer.clear()
         loop = asyncio.get_running_loop()
         stats = await loop.run_in_executor(self._worker, self._step, rows, method)
-        if self.engine.facts.margin_known:
-            for policy, own_stats in stats.items():
-                own_stats["near_ties_expected"] = ties[policy]
         return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
@@ -442,25 +437,6 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
         ) from error
 
 
-def expected_ties(rows: Sequence[Row]) -> float:
-    """Of how many replies a draw is expected within `TIE` of another token, given the tokens that
-    were drawn.
-
-    A draw is uniform within the interval of its token, whose width is its probability p: it lies
-    within TIE of an end with probability min(1, 2 TIE / p). A large vocabulary has many narrow
-    intervals, and so many near-ties.
-    """
-    sampled = [
-        row.sampled_logprobs_T[row.mask_T] for row in rows if row.sampled_logprobs_T is not None
-    ]
-    sampled = [logprobs for logprobs in sampled if len(logprobs)]
-    if not sampled:
-        return 0.0
-    near = np.minimum(1 - 1e-9, 2 * TIE * np.exp(-np.concatenate(sampled).astype(np.float64)))
-    starts = np.cumsum([0, *map(len, sampled[:-1])])
-    return float((-np.expm1(np.add.reduceat(np.log1p(-near), starts))).sum())
-
-
 def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Turn -> mean advantage and mean KL, log(pi / pi_ref), of its generated tokens; the KL is 0
     without a reference. Turns with advantages that are not finite are left out.
@@ -474,9 +450,6 @@ def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
             kl = float((row.logprobs_T - row.ref_logprobs_T)[row.mask_T].mean())
         facts[row.turn] = float(row.advantages_T[row.mask_T].mean()), kl
     return facts
-
-
-LOG = logging.getLogger("comas")
 
 
 def build(plan: HostPlan[Table]) -> LocalHost:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from comas.config.plugins import plugin_names
-from comas.config.rehearsal import rehearse_with
+from comas.config.rehearsal import rehearse
 from comas.config.resolve import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
@@ -103,7 +103,7 @@ def _playable(team: Team, name: str) -> Way | None:
         way = _checked(team, name)
         if name == "game":
             return way
-        found = rehearse_with(way.method, team.task, team.members, question, way.options)
+        found = rehearse(way.method, team.task, team.members, question, way.options)
     except UserMistake:
         return None
     return way if found else None

@@ -1,12 +1,10 @@
-"""What was alarmed in a run: `alarms.jsonl`, an object per alarm; and what monitors have to know in
-order to go on, in checkpoints.
+"""What was alarmed in a run: `alarms.jsonl`, an object per alarm.
 
 Leaves out: what alarms mean (`training.watching`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from comas.storage import files
 from comas.storage.records import line, lines
 
 LOG = "alarms.jsonl"
-MONITORS = "monitors.json"
 
 
 def append_alarms(run: Path, alarms: Sequence[Mapping[str, Any]]) -> None:
@@ -35,14 +32,3 @@ def drop_alarms(run: Path, after: int) -> None:
     if (run / LOG).is_file():
         kept = [alarm for alarm in read_alarms(run) if alarm["step"] < after]
         files.replace(run / LOG, "".join(line(alarm) for alarm in kept))
-
-
-def write_monitors(checkpoint: Path, record: Mapping[str, Any]) -> None:
-    """Write what monitors know into an open checkpoint."""
-    (checkpoint / MONITORS).write_text(json.dumps(record), encoding="utf-8")
-
-
-def read_monitors(run: Path, step: int) -> dict[str, Any] | None:
-    """What they knew after `step` steps; None where the run was not watched."""
-    path = run / "checkpoints" / f"step-{step}" / MONITORS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

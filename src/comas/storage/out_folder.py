@@ -6,21 +6,16 @@ Leaves out: what is written there (`storage.run`).
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from comas.program import command
 from comas.types import UserMistake
 
-UNFINISHED = {"episodes": set[str](), "checkpoints": {"new"}, "eval": {"overlap.json"}}
-"""Folders of a run, with what is in them before anything is paid."""
 
-
-def check_free(out: str) -> None:
-    """An error where a run cannot begin in the folder `out`: it is no folder, or something is in it
-    that may be needed.
-
-    A run that died before it came to anything (no measurement, no step, nothing paid) is not
-    needed: another may take its place.
+def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) -> None:
+    """An error where a run or an evaluation cannot begin in the folder that `key` names: it is no
+    folder, or there is something else in it than what is `mine`.
     """
     if not out.strip():
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
@@ -28,41 +23,24 @@ def check_free(out: str) -> None:
     try:
         path.resolve()
     except (OSError, RuntimeError) as error:
-        raise UserMistake(f"out={out}: a link that leads to itself; choose another") from error
+        raise UserMistake(f"{key}{out}: a link that leads to itself; choose another") from error
     above = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not above.is_dir():
-        raise UserMistake(f"out={out}: Not a directory: {above} is a file; choose another")
-    if (path / "evaluation.json").exists():
-        raise UserMistake(f"out={out}: there is an evaluation in this folder; choose another")
-    if not (stranger := _stranger(path)):
-        return
-    if (path / "config.toml").exists():
+        raise UserMistake(f"{key}{out}: Not a directory: {above} is a file; choose another")
+    inside = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
+    strangers = [name for name in inside if name not in mine]
+    kinds = {"config.toml": "a run", "evaluation.json": "an evaluation"}
+    if kind := next((kinds[name] for name in strangers if name in kinds), None):
         going_on = f"`{command()} resume {shlex.quote(out)}`"
         raise UserMistake(
-            f"out={out}: there is a run already; continue it with {going_on}, choose another, or"
+            f"{key}{out}: there is {kind} already; continue it with {going_on}, choose another, or"
             " delete it"
         )
-    raise UserMistake(
-        f"out={out}: this folder is no run and not empty ({stranger} is in it); choose another"
-    )
-
-
-def _stranger(folder: Path) -> str | None:
-    """The name of something in a folder that a run which died before it came to anything did not
-    leave there.
-    """
-    log = folder / "metrics.jsonl"
-    mine = {".lock", "metrics.jsonl", "config.toml.new"}
-    if log.is_file():  # without one, what is called config.toml may be anybody's
-        mine |= {"config.toml", "processes.json"}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name in UNFINISHED and path.is_dir():
-            inside = {file.name for file in path.iterdir()}
-            if inside - UNFINISHED[path.name]:
-                return path.name
-        elif path.name not in mine:
-            return path.name
-    return log.name if log.is_file() and log.stat().st_size else None
+    if strangers:
+        raise UserMistake(
+            f"{key}{out}: this folder is no run and not empty ({strangers[0]} is in it); choose"
+            " another"
+        )
 
 
 def fresh(stem: Path) -> Path:

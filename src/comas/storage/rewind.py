@@ -5,7 +5,6 @@ A damaged checkpoint is passed over for the one before it. Leaves out: writing (
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +33,10 @@ def rewind(run: Run) -> tuple[int, list[str]]:
     if marker["step"] == good["step"]:
         # an earlier rewind may have found it lost
         good["best"] = marker.get("best", good["best"])
-    _replace_lost_best(run, good, notes)
+    best = good["best"]
+    if best is not None and (loss := _loss(run, best)) is not None:
+        good["best"] = None
+        notes.append(f"the best checkpoint, of step {best}, is {loss}, and none is the best now")
     if good != marker:
         files.replace(run.path / "commit.json", json.dumps(good))
     start = good["step"]
@@ -68,39 +70,6 @@ def _log_damage(run: Run, marker: Mapping[str, Any]) -> str | None:
     if len(head) < size or steps != marker["step"]:
         return f"metrics.jsonl has {steps} steps in {len(head)} of {size} bytes"
     return None
-
-
-def _replace_lost_best(run: Run, good: dict[str, Any], notes: list[str]) -> None:
-    """Where the best checkpoint is lost, name the best of those that there are."""
-    lost = good["best"]
-    loss = _loss(run, lost) if lost is not None else None
-    if loss is None:
-        return
-    good["best"] = best_kept(run, good["step"])[1]
-    instead = (
-        "no other was validated"
-        if good["best"] is None
-        else f"{good['best']} is the best of those that there are"
-    )
-    notes.append(f"the best checkpoint, of step {lost}, is {loss} ({instead})")
-
-
-def best_kept(run: Run, last: int) -> tuple[float, int | None]:
-    """Find the highest accuracy on the validation split, and after how many steps: of whole
-    checkpoints up to step `last`; (-1, None) where there is none.
-    """
-    highest = -1.0
-    best = None
-    kept = set(run.steps_kept())
-    for metrics in itertools.islice(run.metrics(), last):
-        step = metrics["step"] + 1
-        validation = metrics.get("validation")
-        if not validation or step not in kept:
-            continue
-        if validation["mean"] > highest and _loss(run, step) is None:
-            highest = validation["mean"]
-            best = step
-    return highest, best
 
 
 def _loss(run: Run, step: int) -> str | None:

@@ -72,8 +72,6 @@ class Run:
         try:
             if out is not None:
                 check_free(out)  # now that nobody else can begin there
-            # of a run that died before it came to anything
-            (path / "processes.json").unlink(missing_ok=True)
             for name in ("episodes", "checkpoints", "eval"):
                 (path / name).mkdir(exist_ok=True)
             (path / "metrics.jsonl").write_text("", encoding="utf-8")
@@ -189,7 +187,7 @@ class Run:
             return None
         if record is None:
             return None
-        keys = ("exact", "near", "tested") if name == "overlap" else ("step", "accuracy", "answers")
+        keys = ("exact", "tested") if name == "overlap" else ("step", "accuracy", "answers")
         if type(record) is dict and record.keys() >= set(keys):
             return record
         note(f"{path} is damaged: it has to have {', '.join(keys)}; it counts as not measured")

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,14 +26,12 @@ from typing import Any, Literal, NamedTuple, cast
 import filelock
 import tomli_w
 
-from comas.config.mistakes import nearest
 from comas.evaluation.accuracy import by_agent
 from comas.evaluation.runner import PLAN, REPORT
 from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
 from comas.signals import listening
 from comas.storage import files
-from comas.storage.out_folder import check_free
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.studies.file import LAST, Measure, Setting, StudyFile, slug, taken_of
@@ -96,7 +94,7 @@ class Cell:
         left: list[Stage] = []
         if not self.trained:
             arguments = ("train", str(self.folder / "cell.toml"))
-            if self._has_begun():
+            if (self.run / "config.toml").is_file():  # damaged or not, it is never begun anew
                 arguments = ("resume", str(self.run))
             left.append(Stage("train", arguments, self.run))
         for name, measure in self.evaluations.items():
@@ -112,14 +110,6 @@ class Cell:
             words += [] if measure.data is None else ["--data", measure.data]
             left.append(Stage(name, tuple(words), out))
         return left
-
-    def _has_begun(self) -> bool:
-        """Whether there is a run to go on with, damaged or not: it is never begun anew."""
-        try:
-            check_free(str(self.run))
-        except UserMistake:
-            return (self.run / "config.toml").is_file()
-        return False
 
     def value(self, measure: str) -> float | str:
         """The accuracy of an evaluation; or why it is not known, so that it is gone on with: also
@@ -332,8 +322,6 @@ class Row:
     """Measure -> its value, of those that could be taken."""
     curve: Curve = field(default_factory=list)
     """Validation accuracy."""
-    curves: Mapping[str, Curve] = field(default_factory=dict)
-    """Of the measures that are figures of steps."""
 
     @property
     def accuracy(self) -> float | None:
@@ -347,23 +335,21 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
     cells = sorted(cells, key=lambda cell: order[cell.setting.name])
     rows = [_row(study, cell) for cell in cells]
     for name, measure in study.measures.items():
-        path = measure.metric
-        if path is None or any(path in row.curves for row in rows):
+        if measure.metric is None or any(name in row.values for row in rows):
             continue
-        taken = [
-            place
-            for place, (cell, row) in enumerate(zip(cells, rows, strict=True))
-            if row.status == "done" and taken_of(measure, [cell.setting])
+        pairs = zip(cells, rows, strict=True)
+        done = [c for c, row in pairs if row.status == "done" and taken_of(measure, [c.setting])]
+        steps = [step for cell in done for step in Run.open(cell.run).metrics()]
+        if not steps or any(_found(step, measure.metric) for step in steps):
+            continue
+        tables = [t for step in steps for t in _found(step, measure.metric.rpartition(".")[0])]
+        known = sorted({key for table in tables if isinstance(table, Mapping) for key in table})
+        there = f"there are {', '.join(known)}" if known else "nothing is there"
+        reason = f"{name} is not measured: no step has {measure.metric}: {there}"
+        rows = [
+            replace(row, status="missing", reason=reason) if cell in done else row
+            for cell, row in zip(cells, rows, strict=True)
         ]
-        steps = [step for place in taken for step in Run.open(cells[place].run).metrics()]
-        if not steps or has_figure(steps, path):
-            continue
-        above, _, last = path.rpartition(".")
-        tables = [found for step in steps for found in _found(step, above)]
-        known = {key for table in tables if isinstance(table, Mapping) for key in table}
-        reason = f"{name} is not measured: no step has {path}: {nearest(last, known)}"
-        for place in taken:
-            rows[place] = replace(rows[place], status="missing", reason=reason)
     return rows
 
 
@@ -383,17 +369,12 @@ def _row(study: StudyFile, cell: Cell) -> Row:
         curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
         if curve and "before" in values:
             curve = [(0.0, values["before"]), *curve]
-        curves: dict[str, Curve] = {}
         for name, measure in study.measures.items():
             if (path := measure.metric) is None:
                 continue
-            figures = [(step["tokens"], figure_at(step, path)) for step in steps]
-            if known := [(tokens, figure) for tokens, figure in figures if figure is not None]:
-                curves[path] = known
-            chosen = (
-                figures[: measure.first] if measure.first else figures[-(measure.last or LAST) :]
-            )
-            if taken := [figure for _, figure in chosen if figure is not None]:
+            chosen = steps[: measure.first] if measure.first else steps[-(measure.last or LAST) :]
+            figures = [figure_at(step, path) for step in chosen]
+            if taken := [figure for figure in figures if figure is not None]:
                 values[name] = math.fsum(taken) / len(taken)
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
         return Row(*names, "failed", f"damaged: {error}")
@@ -407,7 +388,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     if not failure:
         status = "missing" if missing else "done"
         reason = missing[0] if missing else ""
-    return Row(*names, status, reason, values, curve, curves)
+    return Row(*names, status, reason, values, curve)
 
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:
@@ -433,11 +414,6 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
     if validated:
         values["best"] = max(validated)
     return values
-
-
-def has_figure(steps: Iterable[Mapping[str, Any]], path: str) -> bool:
-    """Whether there is anything at a dotted path in any step, a null included."""
-    return any(_found(step, path) for step in steps)
 
 
 def figure_at(step: Mapping[str, Any], path: str) -> float | None:

@@ -18,18 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from comas.config.mistakes import explain, nearest
-from comas.config.plugins import check_trackers, load_plugin, with_tools
+from comas.config.plugins import load_plugin, with_tools
 from comas.config.resolve import Resolved, check_training, resolve
 from comas.config.schema import anchor, beside, read
 from comas.evaluation import ways
 from comas.storage import files
-from comas.team.build import Team, members_of
+from comas.team.build import seats
 from comas.types import UserMistake
 
 HELD_OUT = ("accuracy", "before", "gain", "lowest")
@@ -276,7 +275,6 @@ def _resolved(study: StudyFile, folder: Path, name: str, keys: Keys, trained: bo
     anchor(keys, folder)
     resolved = resolve(read(None, {**keys, "seed": study.seeds[0]}))
     check_training(resolved)
-    check_trackers(resolved.config.track)
     # seed models are small: many are trained side by side, on one thread each
     if keys.get("threads") is None and all(plan.source.seeded for plan in resolved.policies):
         keys["threads"] = 1
@@ -437,9 +435,7 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         config = resolved.config
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         resolved = replace(resolved, task=task)
-    # without weights, which may not be on this machine
-    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-    team = Team(resolved, {}, members_of(resolved, hosts))
+    team = seats(resolved)  # without weights, which may not be on this machine
     way = ways.way(str(measure.setup), team)
     ways.check_playable(way, team.task)
     ways.check_roles_taken(way, team.members)

@@ -185,15 +185,12 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """Everything as JSON."""
-        rows = [{**asdict(row), "accuracy": row.accuracy} for row in self.rows]
-        for row in rows:
-            del row["curves"]
         return {
             "title": self.title,
             "version": VERSION,
             "sha256": self.declared.digest,
             "additions": list(self.declared.additions),
-            "rows": rows,
+            "rows": [{**asdict(row), "accuracy": row.accuracy} for row in self.rows],
             "claims": [verdict.data() for verdict in self.verdicts],
         }
 
@@ -267,8 +264,6 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield "## Measures"
         told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
         yield _means_table(report, f"Measures: {'; '.join(told)}", list(study.measures))
-        if can_draw():
-            yield from _measure_pictures(report, out)
 
 
 def _accuracy(report: Report, out: Path) -> Iterator[str]:
@@ -414,30 +409,13 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
             "Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
             " grey: the first setting"
         )
-        draw = partial(panels, y_label="validation accuracy", shown=shown, highest=1.0)
-        yield _picture(out, "learning", caption, draw)
+        yield _picture(out, "learning", caption, partial(panels, shown=shown))
     names = [setting.name for setting in report.settings]
     values = [(name, report.values(name, "accuracy")) for name in names]
     if not any(found for _, found in values):
         return
     caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
     yield _picture(out, "accuracy", caption, partial(finals, rows=values))
-
-
-def _measure_pictures(report: Report, out: Path) -> Iterator[str]:
-    """A picture of each figure of steps; measures of the same figure share one."""
-    paths = [measure.metric for measure in report.study.measures.values() if measure.metric]
-    for number, path in enumerate(dict.fromkeys(paths), 1):
-        curves: dict[str, list[Curve]] = {}
-        for row in report.rows:
-            if path in row.curves:
-                curves.setdefault(row.setting, []).append(row.curves[path])
-        if not curves:
-            continue
-        most = max(y for of_setting in curves.values() for curve in of_setting for _, y in curve)
-        highest = 1.0 if 0.2 < most <= 1.0 else None
-        draw = partial(panels, y_label=path, shown=list(curves.items()), highest=highest)
-        yield _picture(out, f"measure-{number}", f"{path} over generated tokens", draw)
 
 
 def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | None:
@@ -456,12 +434,9 @@ def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | Non
     return [float(x) for x in xs], found
 
 
-def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | None) -> None:
-    """Draw a panel per setting with the same axes: every seed a thin line, their mean a thick one
-    within its interval, the mean of the first setting again in grey.
-
-    `highest` is the upper end of the values, None the greatest that there is; the lower one is 0,
-    or the least that there is where that is below.
+def panels(path: Path, shown: Sequence[Panel]) -> None:
+    """Draw a panel per setting with the same axes, from 0 to 1: every seed a thin line, their mean
+    a thick one within its interval, the mean of the first setting again in grey.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -490,10 +465,9 @@ def panels(path: Path, y_label: str, shown: Sequence[Panel], highest: float | No
             for curve in curves:
                 axes.plot(*zip(*curve, strict=True), color=INK, alpha=0.5, linewidth=0.6)
             axes.plot(xs, [i.mean for i in means], INK, linewidth=2)
-        lowest = min((y for _, curves in shown for curve in curves for _, y in curve), default=0)
-        grid[0, 0].set_ylim(None if lowest < 0 else 0, highest)
+        grid[0, 0].set_ylim(0, 1)
         figure.supxlabel("generated tokens", fontsize=8)
-        figure.supylabel(y_label, fontsize=8)
+        figure.supylabel("validation accuracy", fontsize=8)
         figure.savefig(path, metadata={"Date": None})
 
 

@@ -20,13 +20,11 @@ import filelock
 from comas import estimate
 from comas.questions.checked import of_run
 from comas.storage import files
-from comas.storage.run import Run
 from comas.studies.cells import (
     Cell,
     Ended,
     Place,
     cells_of,
-    has_figure,
     here,
     jobs_for,
     rows_of,
@@ -133,8 +131,6 @@ class Study:
             for name, facts in before.items():
                 if name not in now:
                     changed.append(f"{kind} {name} is gone")
-                elif now[name] != facts and kind == "measure" and self._is_empty(facts["metric"]):
-                    added.append(f"measure {name} (no step had its {facts['metric']})")
                 elif now[name] != facts:
                     keys = {**facts, **now[name]}
                     keys = [key for key in keys if facts.get(key) != now[name].get(key)]
@@ -150,11 +146,6 @@ class Study:
             )
         after = "1 cell" if begun == 1 else f"{begun} cells"
         return [f"{what}: added after {after} had run" for what in added]
-
-    def _is_empty(self, metric: str | None) -> bool:
-        """Whether no step of any cell has a figure, which was misspelt: nothing is known of it."""
-        runs = [Run.open(cell.run) for cell in self.cells if (cell.run / "config.toml").is_file()]
-        return metric is not None and not any(has_figure(run.metrics(), metric) for run in runs)
 
     def check_left(self) -> None:
         """An error for a setting with something left that training would refuse."""

@@ -21,13 +21,11 @@ from comas.answers import boxed, code
 from comas.answers.fences import blocks
 from comas.questions.sources import Row, Source, identity, split_of_text
 from comas.tasks.mbpp import tests_of
+from comas.tasks.repair import FORMS, mending
 from comas.types import Question, Task, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 """Share of the tests in each split, in the order in which the hash is cut."""
-HELD_OUT = ("validation", "test")
-"""Splits whose tests nobody may pose."""
-FORMS = ("fault", "program")
 TRIED = 4
 """Changes of a program that are run in search of a fault."""
 SOURCE = Source(
@@ -195,14 +193,8 @@ def _fault_of(working: Question) -> Question | None:
     )
 
 
-def pose(text: str) -> Question | None:
-    """The program with tests that a text gives, whether or not it fails them; None where it is
-    none, or where the tests are held out.
-    """
-    parts = read_question(text)
-    if parts is None or split_of(parts[1]) in HELD_OUT:
-        return None
-    prompt = written(*parts)
+def _question(program: str, tests: str) -> Question:
+    prompt = written(program, tests)
     return Question(id=identity("mbpp_repair", prompt), prompt=prompt, kind="fault")
 
 
@@ -216,33 +208,19 @@ def extract(question: Question, text: str) -> str | None:
     return code.extract(Question(id="", prompt="", meta={"names": names}), text)
 
 
-def shown(question: Question, text: str) -> str:
-    """The reply's program with the tests of its question: a question like those that are asked."""
-    asked = read_question(question.prompt)
-    program = extract(question, text)
-    return written(program or "", asked[1] if asked else "")
+def _judge(program: str, tests: str) -> Verdict:
+    """By the tests in the sandbox; failed where that breaks down."""
+    return sandbox.check(program, tests, names=code.called(tests)).verdict
 
 
-def check(question: Question, text: str) -> Verdict:
-    """Right: the program of the text passes the question's tests in the sandbox; failed where that
-    breaks down.
-    """
-    asked = read_question(question.prompt)
-    program = extract(question, text)
-    if asked is None or program is None:
-        return "wrong"
-    return sandbox.check(program, asked[1], names=code.called(asked[1])).verdict
-
-
+MENDING = mending(read_question, extract, written, split_of, _question, _judge)
+check = MENDING["check"]
 task = Task(
     name="mbpp_repair",
     load=load,
     wording={**boxed.WORDING, **code.WORDING, **WORDING},
     extract=extract,
     same=code.same,
-    shown=shown,
-    verify=check,
-    pose=pose,
-    check=check,
+    **MENDING,
     max_tokens=boxed.ROOM,
 )

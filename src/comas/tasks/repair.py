@@ -16,8 +16,9 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 from comas.questions.sources import check_asked, split_of_text
 from comas.types import Question, Task, Verdict
@@ -206,48 +207,63 @@ def run_written(program: Program, value: int) -> str:
     return text
 
 
-def pose(text: str) -> Question | None:
-    """The program with tests that a text is, whether or not it fails them; None where it is none,
-    or where the tests are held out.
-    """
-    question = read_question(text.strip())
-    if question is None or split_of(question[1]) in HELD_OUT:
-        return None
-    return make_question(*question)
-
-
 def extract(question: Question, text: str) -> str | None:
     """The last program of a reply (`+ 3 ; x 2`); None where the text does not keep to the form."""
     program = read_answer(text)
     return None if program is None else written(program, [])
 
 
-def shown(question: Question, text: str) -> str:
-    """The reply's program with the tests of its question: a question like those that are asked."""
-    asked = read_question(question.prompt)
-    program = read_answer(text)
-    return written(program or (), asked[1] if asked else [])
+def mending(
+    read: Callable[[str], tuple[Any, Any] | None],
+    answer: Callable[[Question, str], Any],
+    written: Callable[[Any, Any], str],
+    split_of: Callable[[Any], str],
+    make: Callable[[Any, Any], Question],
+    judge: Callable[[Any, Any], Verdict],
+) -> dict[str, Any]:
+    """The functions of a task whose questions are a program and its tests: `read` finds both in a
+    text, `answer` the program of a reply, `written` is their text, `make` their question, and
+    `judge` says whether the program passes the tests.
+    """
+
+    def pose(text: str) -> Question | None:
+        """The program with tests that a text is, whether or not it fails them; None where it is
+        none, or where the tests are held out.
+        """
+        parts = read(text.strip())
+        return None if parts is None or split_of(parts[1]) in HELD_OUT else make(*parts)
+
+    def shown(question: Question, text: str) -> str:
+        """The reply's program with the tests of its question: a question like those that are
+        asked.
+        """
+        asked = read(question.prompt)
+        return written(answer(question, text) or "", asked[1] if asked else "")
+
+    def check(question: Question, text: str) -> Verdict:
+        """Whether the program of the text passes all tests of the question."""
+        asked = read(question.prompt)
+        program = answer(question, text)
+        return "wrong" if asked is None or program is None else judge(program, asked[1])
+
+    return {"pose": pose, "shown": shown, "check": check, "verify": check}
 
 
-def check(question: Question, text: str) -> Verdict:
-    """Right: the last program of the text passes all tests of the question."""
-    asked = read_question(question.prompt)
-    program = read_answer(text)
-    if asked is None or program is None:
-        return "wrong"
-    return "right" if passes(program, asked[1]) else "wrong"
+def _judge(program: Program, tests: Sequence[tuple[int, int]]) -> Verdict:
+    return "right" if passes(program, tests) else "wrong"
 
 
+MENDING = mending(
+    read_question, lambda _, text: read_answer(text), written, split_of, make_question, _judge
+)
+pose, shown, check = (MENDING[name] for name in ("pose", "shown", "check"))
 task = Task(
     name="repair",
     load=load,
     wording=WORDING,
     extract=extract,
-    shown=shown,
-    verify=check,
     quick=True,
-    pose=pose,
-    check=check,
+    **MENDING,
     max_tokens={"solution": 64, "inject": 24, "rating": 24},
     base="seed-repair",
 )

@@ -35,7 +35,7 @@ from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team import spending
-from comas.team.elsewhere import call_up, check_transports
+from comas.team.elsewhere import call_up, check_transport
 from comas.types import Account, Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
@@ -213,8 +213,7 @@ def build_team(
     try:
         check_instances(config, built)
         check_seats(config, resolved.method, learn)
-        _check_engines(resolved, built)
-        check_transports(resolved)
+        _check_places(resolved, built)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
             if name not in built and not table.here and resolved.at(name):
@@ -246,13 +245,17 @@ def build_team(
     return Team(resolved, in_order, members, sources)
 
 
-def _check_engines(resolved: Resolved, made: Mapping[str, Host]) -> None:
-    """Refuse an engine that cannot run here, before weights are looked for or loaded."""
+def _check_places(resolved: Resolved, made: Mapping[str, Host]) -> None:
+    """Refuse an engine or a transport that cannot run here, before weights are looked for."""
     for name, table in resolved.config.hosts.items():
-        if table.here and not table.elsewhere and name not in made and resolved.at(name):
-            module = load_builder("engines", table.engine, f"hosts.{name}.engine")
-            if hasattr(module, "check"):
-                module.check(f"hosts.{name}")
+        if not table.here or name in made or not resolved.at(name):
+            continue
+        if table.elsewhere:
+            check_transport(name, table)
+            continue
+        module = load_builder("engines", table.engine, f"hosts.{name}.engine")
+        if hasattr(module, "check"):
+            module.check(f"hosts.{name}")
 
 
 def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
@@ -347,6 +350,11 @@ def outline(resolved: Resolved) -> Team:
     for plan in resolved.policies:
         if plan.here and plan.source.kind != "run":
             plan.source.weights_of(plan.first)
+    return seats(resolved)
+
+
+def seats(resolved: Resolved) -> Team:
+    """Who sits where, at hosts that have a name alone."""
     hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
     return Team(resolved, {}, members_of(resolved, hosts))
 

@@ -31,21 +31,15 @@ SHIPPED = "<comas>/"
 """How a path begins that lies in the package, wherever that is installed."""
 
 
-def check_transports(resolved: Resolved) -> None:
-    """An error for a transport that cannot work here, before anything is loaded."""
-    for name, table in resolved.config.hosts.items():
-        if table.elsewhere and resolved.at(name):
-            module = load_builder("transports", table.where, f"hosts.{name}.where")
-            if hasattr(module, "check"):
-                module.check(f"hosts.{name}")
-            if table.on_this_machine:
-                _check_gpus(name, table)
-
-
-def _check_gpus(name: str, table: HostConfig) -> None:
-    """An error for GPUs that are not here; the far end would tell of them by another number."""
+def check_transport(name: str, table: HostConfig) -> None:
+    """An error for a transport that cannot work here, or for GPUs that are not here; the far end
+    would tell of them by another number.
+    """
+    module = load_builder("transports", table.where, f"hosts.{name}.where")
+    if hasattr(module, "check"):
+        module.check(f"hosts.{name}")
     kind, _, first = table.device.partition(":")
-    if kind == "cuda" and int(first or 0) >= (here := gpus()):
+    if table.on_this_machine and kind == "cuda" and int(first or 0) >= (here := gpus()):
         raise UserMistake(
             f"hosts.{name}.device={table.device}: {here} GPUs can be seen here: set a lower number"
             f" or hosts.{name}.device=cpu, or see to CUDA_VISIBLE_DEVICES"

@@ -156,23 +156,25 @@ def told(found: Mapping[str, Account]) -> Iterator[str]:
         yield f"host {name}, behind an API: {', '.join(parts)}; {outcome}"
 
 
-def check_changes(pairs: Sequence[str]) -> None:
-    """Only `hosts.judge.budget_tokens=5000` or `hosts.home.max_rows=64`: anything else would change
-    what is computed.
+def check_changes(pairs: Sequence[str], configs: Sequence[Config]) -> None:
+    """Only `hosts.judge.budget_tokens=5000` or `hosts.home.max_rows=64`, of a host that one of
+    these configs has: anything else would change what is computed.
     """
     for pair in pairs:
         key, _ = parse_pair(pair)
         table, _, name = key.rpartition(".")
-        if (
-            table.count(".") != 1
-            or not table.startswith("hosts.")
-            or name not in CHANGEABLE + ROOM + PLACE
-        ):
+        is_of_host = table.startswith("hosts.") and table.count(".") == 1
+        if not is_of_host or name not in CHANGEABLE + ROOM + PLACE:
             raise UserMistake(
                 f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host"
                 f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
                 f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
             )
+        takers = {host for config in configs for host in _takers(pair, config)}
+        if _host(pair) not in takers:
+            kind = "with weights" if name in ROOM + PLACE else "behind an API"
+            near = nearest(_host(pair), takers)
+            raise UserMistake(f"{pair}: there is no host {_host(pair)!r} {kind} here: {near}")
 
 
 def concerning(pairs: Sequence[str], config: Config) -> list[str]:
@@ -180,30 +182,12 @@ def concerning(pairs: Sequence[str], config: Config) -> list[str]:
     return [pair for pair in pairs if _host(pair) in _takers(pair, config)]
 
 
-def check_hosts(pairs: Sequence[str], configs: Sequence[Config]) -> None:
-    """Refuse a change that concerns none of these configs."""
-    for pair in pairs:
-        takers: set[str] = set()
-        for config in configs:
-            takers |= _takers(pair, config)
-        name = _host(pair)
-        if name not in takers:
-            kind = "with weights" if _key(pair) in ROOM + PLACE else "behind an API"
-            raise UserMistake(
-                f"{pair}: there is no host {name!r} {kind} here: {nearest(name, takers)}"
-            )
-
-
 def _takers(pair: str, config: Config) -> set[str]:
     """Hosts to which a change may belong."""
-    kind = "local" if _key(pair) in ROOM + PLACE else "api"
+    key, _ = parse_pair(pair)
+    kind = "local" if key.rpartition(".")[2] in ROOM + PLACE else "api"
     return {name for name, host in config.hosts.items() if host.built_by == kind}
 
 
 def _host(pair: str) -> str:
     return pair.split(".")[1]
-
-
-def _key(pair: str) -> str:
-    key, _ = parse_pair(pair)
-    return key.rpartition(".")[2]

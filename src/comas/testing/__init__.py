@@ -12,10 +12,7 @@ from comas.testing.hosts import ScriptedShipment as ScriptedShipment
 from comas.testing.hosts import check_host as check_host
 from comas.testing.hosts import scripted_elsewhere as scripted_elsewhere
 from comas.testing.methods import check_method as check_method
-from comas.testing.recorded import GOLDEN as GOLDEN
 from comas.testing.recorded import Recorded as Recorded
-from comas.testing.recorded import golden as golden
-from comas.testing.recorded import golden_script as golden_script
 from comas.testing.recorded import replay as replay
 from comas.testing.scripted import Said as Said
 from comas.testing.scripted import Script as Script
@@ -23,6 +20,7 @@ from comas.testing.scripted import Scripted as Scripted
 from comas.testing.scripted import Table as Table
 from comas.testing.scripted import cut as cut
 from comas.testing.scripted import discuss as discuss
+from comas.testing.scripted import golden_script as golden_script
 from comas.testing.scripted import play_step as play_step
 from comas.testing.scripted import script_of as script_of
 from comas.testing.scripted import scripted_scene as scripted_scene

@@ -303,3 +303,38 @@ def _stable(record: dict[str, Any]) -> str:
         turn.pop("seconds")
         turn["info"].get("call", {}).pop("seconds", None)
     return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)
+
+
+# --- a script with replies of all kinds
+
+SCORES = ["<score> 3 </score>", "<score> 1 </score>", "2", "<score> 2 </score>"]
+PUZZLES = ["1 2 4 6 -> 7", "2 4 5 8 -> 11", "9 1 2 4 -> 7", "what ?"]
+"""Of number sets that nobody holds out."""
+CHECKS = ["1 in + 2 in = 3 + 4 in = 7 right", "2 in + 4 in = 6 wrong"]
+SOLUTIONS: list[str | Reply] = [
+    "1 + 2 = 3 + 4 = 7",
+    "2 + 4 = 6 + 5 = 11",
+    "<score> 3 </score>",
+    cut("1 + 2 = 3 +"),
+]
+SAYINGS: dict[str, list[str | Reply]] = {
+    "solution": SOLUTIONS,
+    "revision": SOLUTIONS,
+    "hint": SOLUTIONS,
+    "sabotage": SOLUTIONS,
+    "evaluation": [*CHECKS],
+    "proxy": [*CHECKS],
+    "propose": [*PUZZLES],
+    "evolve": [*PUZZLES],
+    "judging": [f"{CHECKS[place % 2]} {score}" for place, score in enumerate(SCORES)],
+    "assess": ["1 in yes", "2 out no", "yes", "perhaps"],
+}
+"""Role -> what is said in it; in others a score."""
+
+
+def golden_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
+    """Replies for the golden transcripts: right, wrong, cut and unreadable ones, drawn by the
+    seed.
+    """
+    sayings = SAYINGS.get(role, SCORES)
+    return sayings[seed % len(sayings)]

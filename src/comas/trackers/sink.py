@@ -1,6 +1,6 @@
 """Trackers: the libraries that take figures, a class each, and the hook that feeds one: the steps
-that it lacks when a run begins or goes on, then each step as it is written, alarms, and the
-accuracies before and after.
+that it lacks when a run begins or goes on, then each step as it is written, and the accuracies
+before and after. Alarms are not sent: what they rest on is among the figures.
 
 A tracker of one's own is a file with `open(run) -> Sink`. The newest step that was sent is noted in
 `track/<tracker>.json` of the run: what `comas resume` drops and plays again is not sent again.
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comas.hooks import Alarm, Hook
+from comas.hooks import Hook
 from comas.storage import files
 from comas.storage.records import line
 from comas.storage.run import Run
@@ -68,11 +68,6 @@ class Sink:
         """
         self.step(number, figures)
 
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        """Tell of an alarm of step `number`, counted from 1: `kind` as `probes.proven`, and what is
-        wrong in words. By default nothing.
-        """
-
     def close(self) -> None:
         """Send what is left: it is over, for this process."""
 
@@ -115,11 +110,6 @@ class Tracker(Hook):
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         self._guard(lambda: self._send(json.loads(line(metrics))))
-
-    def alarm(self, alarm: Alarm) -> None:
-        number = alarm.step + 1
-        if number > self.sent:
-            self._guard(lambda: self.sink.alarm(number, alarm.kind, alarm.text))
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         if name != "validation" and found is not None:  # which is a figure of its step
@@ -211,10 +201,6 @@ class TensorBoard(Sink):
             self.writer.add_scalar(name, figure, number)
         self.writer.flush()
 
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        self.writer.add_text(f"alarm/{kind}", text, number)
-        self.writer.flush()
-
     def close(self) -> None:
         self.writer.close()
 
@@ -239,9 +225,6 @@ class Trackio(Sink):
 
     def step(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.log(dict(figures), step=number)
-
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        self.run.alert(kind, text, step=number)
 
     def close(self) -> None:
         self.run.finish()
@@ -288,9 +271,6 @@ class Wandb(Sink):
     def measured(self, number: int, figures: Mapping[str, float]) -> None:
         self.run.summary.update(dict(figures))  # W&B takes nothing more of a step that is past
 
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        self.run.alert(kind, f"step {number}: {text}", level="WARN")
-
     def close(self) -> None:
         self.run.finish()
 
@@ -333,10 +313,6 @@ class MLflow(Sink):
         for start in range(0, len(metrics), 10 * self.ENTRIES):
             part = metrics[start : start + 10 * self.ENTRIES]
             self.client.log_batch(self.run_id, metrics=part)
-
-    def alarm(self, number: int, kind: str, text: str) -> None:
-        told = f"step {number}: {text}"[: self.VALUE]
-        self.client.set_tag(self.run_id, _allowed(f"alarm.{kind}"), told)
 
     def close(self) -> None:
         self.client.set_terminated(self.run_id)

@@ -79,7 +79,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
     estimated = "; ".join(map(ready.fit.compared, ready.fit.memory)) or "no host has weights here"
-    checkpoint = estimate.checkpoint_bytes(resolved)
+    checkpoint = ready.fit.checkpoint
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
     place, free = estimate.free_disk(config.out)
     lines = (

@@ -22,7 +22,6 @@ from comas.monitors.planting import PLANTED
 from comas.questions.checked import RunQuestions
 from comas.signals import listening
 from comas.storage.alarms import append_alarms, read_alarms
-from comas.storage.rewind import best_kept
 from comas.storage.run import Run, hold
 from comas.sync import collected_apart
 from comas.team import spending
@@ -56,7 +55,7 @@ class Session:
         # a game's start is no question whose answer could be learnt by heart
         learnable = self.asked.train if team.task.rules is None else ()
         self.overlap = overlap(learnable, self.asked.test)
-        if self.overlap.exact or self.overlap.near:
+        if self.overlap.exact:
             self.hooks.note(str(self.overlap))
         self.watching = Watching(self.config, self.hooks.note)
         self.ended = False
@@ -90,9 +89,12 @@ class Session:
         self.memory.begin(run, start)
         for metrics in run.metrics():
             self._count(metrics)
-        # that checkpoint was lost
-        if (marker := run.marker()) is not None and marker.get("best") != self.best[1]:
-            self.best = best_kept(run, start)
+        # a better checkpoint was lost
+        if (marker := run.marker()) is not None and (best := marker.get("best")) != self.best[1]:
+            means = {
+                m["step"] + 1: m["validation"]["mean"] for m in run.metrics() if m.get("validation")
+            }
+            self.best = (means.get(best, -1.0), best)
         for note in hold(self.team.resolved.checkpoints(), run.path):
             self.hooks.note(note)
         self.hooks.locate(run.path)
@@ -107,7 +109,7 @@ class Session:
             )
         self._account()  # what the first requests have cost
         if run.marker() is not None:
-            self.watching.take_up(run.path, start)
+            self.watching.take_up(run.checkpoint_of(start))
             self.ended = is_ended(read_alarms(run.path), start, self.config.on_alarm)
         self.hooks.begin(run, self.team, start)
 

@@ -24,12 +24,12 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import assemble, check_instances, seated
+from comas.team.build import assemble, check_instances, seated, seats
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result, nothing_left, result_of
-from comas.types import Host, Question, UserMistake
+from comas.types import Host, Question, Turn, UserMistake
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,22 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
     """
     resolved = resolve(config)
     check_training(resolved)
-    check_trackers(resolved.config.track)
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     asked = of_run(resolved.config, resolved.task, note)
-    turns = rehearse(resolved, asked.train[0])
+    turns = rehearsed(resolved, asked.train[0])
     check_room(resolved, [turn.role for turn in turns], note)
     for hint in (_unasked(resolved), _unread(resolved, asked.train)):
         if hint:
             note(hint)
     resolved, fit = estimate.fitted(resolved, note)
     return Prepared(resolved, asked, len(turns), fit)
+
+
+def rehearsed(resolved: Resolved, question: Question) -> Sequence[Turn]:
+    """Play a question with the agents of a config at a host of no model."""
+    team = seats(resolved)
+    return rehearse(team.method, team.task, team.members, question, team.config.options)
 
 
 async def train_async(
@@ -160,11 +165,10 @@ async def resume_async(
     run = Run.open(path)
     changes = lifted(changes, list(run.config()["hosts"]))
     of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in CHANGES]
-    spending.check_changes(of_hosts)
+    spending.check_changes(of_hosts, [checked(run.config())])
     run.lock()
     team = None
     try:
-        spending.check_hosts(of_hosts, [checked(run.config())])
         changed = dict(map(parse_pair, changes))
         run_steps = run.config()["steps"]
         start, notes = rewind(run)
@@ -210,7 +214,7 @@ async def resume_async(
         for name, host in team.hosts.items():
             if checkpoint is not None and host.learns:
                 await at_host(name, f"loading step {start}", host.load(checkpoint))
-        replies = len(rehearse(resolved, asked.train[0]))
+        replies = len(rehearsed(resolved, asked.train[0]))
         session = Session(team, hook, asked, replies)
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:

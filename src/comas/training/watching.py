@@ -9,6 +9,7 @@ any of them is refuted, at any time in the run, is at most `ALPHA`. Leaves out: 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,10 +22,12 @@ from comas.game.play import Scene
 from comas.hooks import Alarm
 from comas.monitors.evidence import Trial, seen_after
 from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
-from comas.storage.alarms import read_monitors, write_monitors
+from comas.storage import files
 from comas.types import Episode, UserMistake
 
 ALPHA = 0.01
+MONITORS = "monitors.json"
+"""What monitors know, in a checkpoint."""
 SHARE = 0.05
 """Of the tokens that the run will generate, so many are for the games of monitors at most."""
 
@@ -175,15 +178,16 @@ class Watching:
             return
         memories = {name: monitor.memory for name, monitor in self.monitors.items()}
         trials = {"/".join(key): trial.as_record() for key, trial in self.trials.items()}
-        write_monitors(checkpoint, {"memories": memories, "trials": trials})
+        record = {"memories": memories, "trials": trials}
+        (checkpoint / MONITORS).write_text(json.dumps(record), encoding="utf-8")
 
-    def take_up(self, run: Path, step: int) -> None:
+    def take_up(self, checkpoint: Path) -> None:
         """Go on from a checkpoint; without monitors where that knows of none, and without those
         that had been dropped.
         """
         if not self.monitors:
             return
-        record = read_monitors(run, step)
+        record = files.read_object(checkpoint / MONITORS)
         if record is None:
             self.monitors = {}
             self.trials = {}

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,9 +34,6 @@ DIGITS = 12
 """Of a number in a document's name, at most."""
 READ_AHEAD = 32
 """Steps whose lists are kept in memory."""
-
-Settle = Callable[[int], Mapping[str, float | None]]
-"""Number of a step, from 0 -> id of a turn -> its reward under another rule."""
 
 
 def encoded(document: Any, digits: int | None = None) -> str:
@@ -148,22 +145,14 @@ class RunDocuments:
     """A run.
 
     `run`: its facts. `steps/N`: figures of the steps from N on. `step/N`: rows of a step's
-    discussions. `step/N/K`: one of them. `step/N/all`: all of them. `settled/N`: id of a turn ->
-    reward under another rule. `eval/NAME`: a measurement, with its answers.
+    discussions. `step/N/K`: one of them. `step/N/all`: all of them. `eval/NAME`: a measurement,
+    with its answers.
     """
 
-    def __init__(
-        self,
-        path: str,
-        pays: Mapping[str, str] | None = None,
-        settle: Settle | None = None,
-        rule: str | None = None,
-    ) -> None:
+    def __init__(self, path: str, pays: Mapping[str, str] | None = None) -> None:
         self.run = Run.open(path)
         self.config = self.run.config()
         self.pays = dict(pays or {})
-        self.rule = rule
-        self._settle = settle
         self._metrics = JsonLines(self.run.path / "metrics.jsonl")
         self._episodes = lru_cache(maxsize=256)(self._episodes_of)
         self._rows = lru_cache(maxsize=READ_AHEAD)(self._rows_of)
@@ -183,8 +172,6 @@ class RunDocuments:
                 return list(map(discussion.shown, records))
             case ["step", int(number), int(place)] if place < len(self._episodes(number)):
                 return discussion.shown(self._episodes(number).record(place))
-            case ["settled", int(number)] if self._settle is not None:
-                return dict(self._settle(number))
             case ["eval", str(stage)] if stage in self._measured():
                 return self.run.read_eval(stage)
         raise KeyError(name)
@@ -223,7 +210,6 @@ class RunDocuments:
             "planned": self.config["steps"],
             "pays": self.pays,
             "kinds": discussion.KINDS,
-            "rule": self.rule,
             "measured": {name: self._accuracy(name) for name in self._measured()},
         }
 

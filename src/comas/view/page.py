@@ -120,8 +120,6 @@ def _step_blocks(
         if not rows:
             continue
         documents = {f"step/{step}": rows, f"step/{step}/all": everything}
-        if folder.rule is not None:
-            documents[f"settled/{step}"] = folder.read(f"settled/{step}")
         block = _block(number, f"step/{step}", documents)
         room -= len(block)
         if room < 0 and steps is None:

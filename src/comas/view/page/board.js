@@ -3,11 +3,11 @@
 const NUMBERS = { reward: "", advantage: "", kl: "nats per token", logprob: "nats", tokens: "tokens",
   prompt_tokens: "tokens", seconds: "s", version: "updates", round: "", dropped: "pieces of history" };
 
-function board(discussion, pays = {}, settled = null, rule = "") {
+function board(discussion, pays = {}) {
   const agents = [...new Set(discussion.turns.map((turn) => turn.agent))].sort();
   const cards = new Map();
   discussion.turns.forEach((turn, row) => {
-    const card = turnCard(turn, discussion, settled, rule);
+    const card = turnCard(turn);
     card.style.gridColumn = agents.indexOf(turn.agent) + 1;
     card.style.gridRow = row + 2;
     cards.set(turn.id, card);
@@ -34,16 +34,13 @@ function question({ question: asked, answer, error, verdict }) {
       error && [h("dt", {}, "failed"), h("dd", { class: "bad" }, error)])];
 }
 
-function turnCard(turn, discussion, settled, rule) {
-  const other = settled && `${discussion.id}/${turn.id}` in settled
-    ? settled[`${discussion.id}/${turn.id}`] : undefined;
+function turnCard(turn) {
   const labelled = turn.right === null ? null : turn.right ? "right" : "wrong";
   const read = Object.entries(turn.facts).map(([name, value]) => `${name} ${JSON.stringify(value)}`);
   const kind = turn.role === "tool" ? "tool" : turn.facts.posed !== undefined ? "posed" : "";
   return h("article", { class: `turn ${kind}`, tabindex: 0, id: `turn-${turn.id}`,
     "aria-label": visible(`${turn.agent}, ${turn.role}`) },
   h("header", { "data-agent": visible(turn.agent + " ") }, h("b", {}, turn.role), " ", pay(turn.reward),
-    other !== undefined && [" ", h("span", { class: "other" }, `under ${rule}: `), pay(other)],
     labelled && h("span", { class: `label ${labelled}` }, labelled),
     turn.accepts === true && h("span", { class: "label" }, "accepts"),
     turn.accepts === false && h("span", { class: "label" }, "rejects"),

@@ -61,13 +61,12 @@ function filtered(folder, rows, item) {
 async function discussionPage(folder, step, place) {
   const at = step - 1;
   const one = await read(`${folder.number}/step/${at}/${place}`);
-  const settled = folder.facts.rule ? await read(`${folder.number}/settled/${at}`) : null;
   const count = (await read(`${folder.number}/step/${at}`)).length;
   const beside = (by) => place + by >= 0 && place + by < count
     && link(path(folder.number, "step", step, place + by), by < 0 ? "← before" : "next →");
   return [h("p", { class: "turning" }, link(path(folder.number, "step", step), `step ${step}`), " ",
     beside(-1), " ", beside(1), " ", link(path("question", one.question.id), "this question elsewhere")),
-  board(one, folder.facts.pays, settled, folder.facts.rule)];
+  board(one, folder.facts.pays)];
 }
 
 // Looks through the steps, one after the other, until enough is found.

@@ -25,11 +25,6 @@ async function fromFile(name) {
   const documents = await unpacked(held.get(bundle));
   for (const [key, value] of Object.entries(documents)) known.set(key, value);
   if (known.has(name)) return known.get(name);
-  const step = parts[1] === "settled" && `${parts[0]}/step/${parts[2]}`;
-  if (step && held.has(step) && !known.has(step)) {
-    await fromFile(step);
-    return fromFile(name);
-  }
   if (parts.length === 4) {
     const all = known.get([...parts.slice(0, 3), "all"].join("/"));
     if (all && all[parts[3]]) return all[parts[3]];
