@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,7 @@ LOADED = (
 
 def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
-    records = [asdict(question) for question in questions]
+    records = [vars(question) for question in questions]
     try:
         text = json.dumps(records, sort_keys=True, default=_in_meta)
     except TypeError as error:  # keys of several kinds have no order
@@ -234,6 +234,8 @@ def _in_meta(value: Any) -> Any:
     """
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     return type(value).__qualname__
 
 
