@@ -219,13 +219,24 @@ def test_spaces_between_digits_stay() -> None:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    workers = Workers("comas.answers.maths_worker", limit=4.0, count=1)
+def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """Checkers that may compute for a second only."""
+    workers = of_seconds(1.0, tmp_path, monkeypatch)
     monkeypatch.setattr(maths, "WORKERS", workers)
     maths.told.cache_clear()
     yield workers
     workers.close()
     maths.told.cache_clear()
+
+
+def of_seconds(computing: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Checkers whose requests may compute for so many seconds, however many pass on the clock."""
+    source = Path(maths_worker.__file__).read_text()
+    assert "COMPUTING = 5.0" in source
+    limited = source.replace("COMPUTING = 5.0", f"COMPUTING = {computing}")
+    (folder / "quick_worker.py").write_text(limited)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return Workers("quick_worker", limit=60.0, count=1)
 
 
 HANGS = ("9^{9^{9^{9}}}", r"(8^{8^{8^{8}}})!")
@@ -303,10 +314,7 @@ def test_a_dead_checker_is_a_machines_failure_and_nobodys_answer(
 def test_computing_is_limited_and_not_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(maths_worker.__file__).read_text()
-    (tmp_path / "quick_worker.py").write_text(source.replace("COMPUTING = 5.0", "COMPUTING = 0.5"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    patient = Workers("quick_worker", limit=60.0, count=1)
+    patient = of_seconds(0.5, tmp_path, monkeypatch)
     try:
         with pytest.raises(WorkerFailed, match="limit of computing time") as caught:
             patient.ask(["equal", "5", HANGS[0] + "!"])
