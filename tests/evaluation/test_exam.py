@@ -151,8 +151,9 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
                 raise Killed
 
     created = Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder))
-    with pytest.raises(Killed):
+    with pytest.raises(BaseExceptionGroup) as ended:
         run_sync(created.go(Killing()))
+    assert ended.group_contains(Killed)
     kept = texts(folder)
     assert 20 <= len(kept) < len(texts(exam))
     _, watch = sat(Exam.open(folder))

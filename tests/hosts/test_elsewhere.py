@@ -74,6 +74,7 @@ def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
     assert facts["where"] == "left: process, right: process"
 
 
+@pytest.mark.slow
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
     resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))

@@ -485,7 +485,12 @@ def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(
     untaught: Path, tmp_path: Path
 ) -> None:
     changed = {"dtype": "bfloat16", "checkpointing": True, "tokens_per_pass": 128}
-    keys = {"questions": 3, "agents": 2, **{f"hosts__home__{k}": v for k, v in changed.items()}}
+    keys = {
+        "questions": 3,
+        "agents": 2,
+        "test_questions": 0,
+        **{f"hosts__home__{k}": v for k, v in changed.items()},
+    }
     whole = run_of(tmp_path / "whole", untaught, steps=2, **keys)
     run_of(tmp_path / "cut", untaught, steps=1, **keys)
     text = (tmp_path / "cut" / "config.toml").read_text()

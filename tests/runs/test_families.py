@@ -444,7 +444,7 @@ be read.
 SETTING = {
     "task": "pick",
     "steps": 2,
-    "questions": 8,
+    "questions": 4,
     "lr": 1e-4,
     "test_questions": 0,
     "eval_every": 0,
@@ -493,7 +493,7 @@ def test_every_family_plays_and_learns(family: str, tmp_path: Path) -> None:
 def test_each_of_several_end_tokens_ends_a_reply(family: str, tmp_path: Path) -> None:
     host = make_local_host("home", {"p": str(family_model(tmp_path, family))}, device="cpu")
     requests = [
-        Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=600), i) for i in range(64)
+        Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=300), i) for i in range(32)
     ]
     made = host.engine.generate(requests)
     host.close()
