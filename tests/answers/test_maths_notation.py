@@ -260,7 +260,7 @@ def test_votes_do_not_depend_on_what_was_asked_before(
 DEEP = "(" * 50 + "5" + ")" * 50
 
 
-@pytest.mark.parametrize("said", ["10^{10^{10}}", r"\binom{10^9}{5\cdot10^8}", DEEP])
+@pytest.mark.parametrize("said", [r"\binom{10^9}{5\cdot10^8}", DEEP])
 def test_what_the_checker_cannot_digest_is_wrong_where_it_digests_the_reference(
     said: str, hasty: Workers
 ) -> None:
