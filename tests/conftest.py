@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from comas import sandbox
+from comas import machine, sandbox
 from comas.sandbox import jail
 from comas.sandbox.jail import Broken, probe
 from comas.testing import tiny_model
@@ -44,6 +44,23 @@ def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def pytest_runtest_teardown() -> None:
+    """A test that asks for two threads leaves none to the next."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_each() -> Iterator[None]:
+    """Runs that name no number of threads take one in a worker, too: the first of them would leave
+    the worker with a thread per core for all tests behind it, which wait for each other.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            patch.setattr(machine, "usable_cpus", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -76,16 +93,21 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return request.param
 
 
+def _pids(command: str) -> list[str]:
+    """Processes whose command line matches."""
+    found = subprocess.run(["pgrep", "-f", command], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
 @pytest.fixture
 def unharmed() -> Iterator[None]:
     """Nothing is left behind: no process of a sandbox, no file."""
     yield
-    time.sleep(0.05)
     mine = f'"owner": {os.getpid()}([^0-9]|$)'
     # which stays, for the next
-    warm = [str(jail.forks().process.pid)] if jail.forks().process else []
-    left = subprocess.run(
-        ["pgrep", "-f", mine], capture_output=True, text=True, check=False
-    ).stdout.split()
-    assert [pid for pid in left if pid not in warm] == []
+    warm = {str(jail.forks().process.pid)} if jail.forks().process else set()
+    until = time.monotonic() + 1.0  # what was killed may take a moment to be gone
+    while left := set(_pids(mine)) - warm:
+        assert time.monotonic() < until, left
+        time.sleep(0.01)
     assert not (Path.home() / "comas-was-here").exists()

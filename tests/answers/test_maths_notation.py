@@ -218,13 +218,24 @@ def test_spaces_between_digits_stay() -> None:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    workers = Workers("comas.answers.maths_worker", limit=4.0, count=1)
+def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """Checkers that may compute for a second only."""
+    workers = of_seconds(1.0, tmp_path, monkeypatch)
     monkeypatch.setattr(maths, "WORKERS", workers)
     maths.told.cache_clear()
     yield workers
     workers.close()
     maths.told.cache_clear()
+
+
+def of_seconds(computing: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Checkers whose requests may compute for so many seconds, however many pass on the clock."""
+    source = Path(maths_worker.__file__).read_text()
+    assert "COMPUTING = 5.0" in source
+    limited = source.replace("COMPUTING = 5.0", f"COMPUTING = {computing}")
+    (folder / "quick_worker.py").write_text(limited)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return Workers("quick_worker", limit=60.0, count=1)
 
 
 HANGS = ("9^{9^{9^{9}}}", r"(8^{8^{8^{8}}})!")
@@ -248,7 +259,7 @@ def test_votes_do_not_depend_on_what_was_asked_before(
 DEEP = "(" * 50 + "5" + ")" * 50
 
 
-@pytest.mark.parametrize("said", ["10^{10^{10}}", r"\binom{10^9}{5\cdot10^8}", DEEP])
+@pytest.mark.parametrize("said", [r"\binom{10^9}{5\cdot10^8}", DEEP])
 def test_what_the_checker_cannot_digest_is_wrong_where_it_digests_the_reference(
     said: str, hasty: Workers
 ) -> None:
@@ -302,10 +313,7 @@ def test_a_dead_checker_is_a_machines_failure_and_nobodys_answer(
 def test_computing_is_limited_and_not_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(maths_worker.__file__).read_text()
-    (tmp_path / "quick_worker.py").write_text(source.replace("COMPUTING = 5.0", "COMPUTING = 0.5"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    patient = Workers("quick_worker", limit=60.0, count=1)
+    patient = of_seconds(0.5, tmp_path, monkeypatch)
     try:
         with pytest.raises(WorkerFailed, match="limit of computing time") as caught:
             patient.ask(["equal", "5", HANGS[0] + "!"])

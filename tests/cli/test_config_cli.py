@@ -104,7 +104,7 @@ def test_dry_run_writes_nothing(
     assert said["disk"]["checkpoint"] == 12 * 4 * (parameters(str(seed_models()["seed"])) or 0)
     assert min(said["seconds"].values()) > 0
     assert said["memory"]["peak"] > 10**8
-    assert run(["train", "--dry-run", "--full"], monkeypatch) == 0
+    assert run(["train", "--dry-run", "--full", "agents=1"], monkeypatch) == 0
     assert "rounds = 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
@@ -167,6 +167,7 @@ def test_train_play_eval_resume_in_json(
                 "train",
                 "--json",
                 "steps=1",
+                "agents=2",
                 "questions=8",
                 "test_questions=8",
                 "eval_every=0",
@@ -187,7 +188,7 @@ def test_train_play_eval_resume_in_json(
     assert json.loads(capsys.readouterr().out)["steps"] == 1
     assert run(["eval", out, "seed", "test_questions=8", "--json"], monkeypatch) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
-    assert [c["right"] + c["wrong"] + c["failed"] for c in cells] == [32, 8]
+    assert [c["right"] + c["wrong"] + c["failed"] for c in cells] == [16, 8]
     assert {
         "system",
         "task",

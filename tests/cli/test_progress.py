@@ -479,6 +479,7 @@ def test_a_notebook_gets_lines(
     assert capsys.readouterr().out.splitlines() == ["loading the models", "note: a word"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_script_on_a_terminal_gets_lines_and_a_live_one(untaught: Path, tmp_path: Path) -> None:
     import pty

@@ -316,12 +316,14 @@ def test_an_advantage_in_the_place_of_the_loss_is_told_at_load(
     path = tmp_path / "mine.py"
     path.write_text(text)
     assert load_plugin("method", str(path)).loss.__name__ == loss
-    path.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
+    # a file of its own: of one name, one size and one second Python would run what it compiled
+    swapped = tmp_path / "swapped.py"
+    swapped.write_text(text.replace(f"{advantage}, {loss})", f"{loss}, {advantage})"))
     with pytest.raises(
         UserMistake,
         match=(f"{advantage} does not take that; the order is Method"),
     ):
-        load_plugin("method", str(path))
+        load_plugin("method", str(swapped))
 
 
 def test_no_method_setup_or_example_that_is_shipped_is_taken_for_a_mistake() -> None:

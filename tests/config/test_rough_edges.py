@@ -240,11 +240,10 @@ def test_commands_in_messages_work_from_where_comas_was_called(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["report", "RUN"],
-        ["resume", "RUN"],
-        ["eval", "seed", "agents=1", "--limit", "2", "--out", "e"],
+        pytest.param(["report", "RUN"], id="report"),
+        pytest.param(["resume", "RUN"], id="resume", marks=pytest.mark.slow),
+        pytest.param(["eval", "seed", "--limit", "2"], id="eval", marks=pytest.mark.slow),
     ],
-    ids=" ".join,
 )
 def test_whoever_stops_reading_gets_one_exit_code(
     arguments: list[str], trained: Path, tmp_path: Path

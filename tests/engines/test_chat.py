@@ -114,23 +114,6 @@ def templated(chat: Chat, messages: list[dict[str, str]]) -> list[int]:
     )
 
 
-HARMLESS = [
-    "what is 12 + 30?",
-    "",
-    "a\nb",
-    "  spaced out\n",
-    "<score> 3 </score>",
-    "é ∑ 漢",
-    "<|",
-    "im_end|>",
-]
-
-
-@pytest.mark.parametrize("text", HARMLESS)
-def test_harmless_content_gives_the_tokens_of_the_template(chat: Chat, text: str) -> None:
-    assert chat.encode(user(text)).tolist() == templated(chat, user(text))
-
-
 def test_a_whole_conversation_gives_the_tokens_of_the_template(chat: Chat) -> None:
     said = [*user("what is 12?"), {"role": "assistant", "content": "the sum"}, *user(" and\n30? ")]
     assert chat.encode(said).tolist() == templated(chat, said)

@@ -32,7 +32,7 @@ from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.types import Ask, HostFailure, UserMistake
 from tests.support.command import run
-from tests.support.runs import run_of
+from tests.support.runs import Killed, run_of
 
 
 class Count(Hook):
@@ -136,6 +136,32 @@ def test_what_was_lost_is_asked_again_and_nothing_else(exam: Path, tmp_path: Pat
     assert all(c["complete"] == 1 for c in found["cells"])
 
 
+def test_each_game_is_in_its_log_before_anybody_hears_of_it(
+    trained: Path, exam: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "e"
+
+    class Killing(Hook):
+        heard = 0
+
+        def game(self, record: Mapping[str, Any]) -> None:
+            self.heard += 1
+            assert any(name.endswith(f" {record['id']}") for name in texts(folder))
+            if self.heard == 20:
+                raise Killed
+
+    created = Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder))
+    with pytest.raises(BaseExceptionGroup) as ended:
+        run_sync(created.go(Killing()))
+    assert ended.group_contains(Killed)
+    kept = texts(folder)
+    assert 20 <= len(kept) < len(texts(exam))
+    _, watch = sat(Exam.open(folder))
+    assert texts(folder) == texts(exam)
+    assert len(watch.records) == len(texts(exam)) - len(kept)
+
+
+@pytest.mark.slow
 def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     command = [

@@ -297,6 +297,7 @@ def test_the_example_that_remembers_keeps_the_contract_and_asks_split_questions_
     assert set(after["shares"]) == {question.id for question in questions[:3]}
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize(
     "keys",
     [
@@ -354,6 +355,7 @@ def test_own_questions_come_from_a_file(tmp_path: Path) -> None:
     assert len(set.union(*parts)) == 10
 
 
+@pytest.mark.commands
 def test_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "comas"
@@ -18,6 +19,7 @@ HEAVY = {
 }
 
 
+@cache
 def imports(tree: ast.AST, lazy: bool) -> set[str]:
     """Modules imported at the top of a file; with `lazy` also those inside functions."""
     checks = {

@@ -35,6 +35,9 @@ for library in ("fastapi", "uvicorn", "openai", "transformers.cli.serve"):
     )
 
 
+pytestmark = pytest.mark.slow  # of servers of our own: test_api, test_api_answers
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server process, which loads whatever model it is asked for."""

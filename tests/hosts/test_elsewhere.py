@@ -23,10 +23,11 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.estimate import filled
+from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import build_team
 from comas.testing import check_host
-from comas.types import UserMistake
+from comas.types import HostLost, UserMistake
 from tests.support.command import run as run_command
 from tests.support.remembering import METHOD
 from tests.support.runs import SMALL, essence
@@ -36,13 +37,12 @@ TWO = {"left": {}, "right": {}}
 DEADLINE = 120.0
 
 
-def trained(folder: Path, base: Path, where: str = "here", **changes: Any) -> Run:
-    """A run of two hosts, both at the same kind of place."""
-    hosts = {name: {"base": str(base), "where": where} for name in TWO}
-    for key in [key for key in changes if key.startswith("host_")]:
-        for table in hosts.values():
-            table[key.removeprefix("host_")] = changes[key]
-        del changes[key]
+def trained(
+    folder: Path, base: Path, left: str = "here", right: str = "here", **changes: Any
+) -> Run:
+    """A run of two hosts, each at its kind of place."""
+    hosts = {"left": {"base": str(base), "where": left}}
+    hosts["right"] = {"base": str(base), "where": right}
     comas.train(out=str(folder), hosts=hosts, **{"steps": 3, **KEYS, **changes})
     return Run(folder)
 
@@ -52,15 +52,29 @@ from comas.engines.hf import build
 """
 
 
-@pytest.mark.parametrize("learner", ["full", "adapters"])
-def test_the_same_bits_here_and_in_processes(learner: str, untaught: Path, tmp_path: Path) -> None:
-    here = trained(tmp_path / "here", untaught, host_learner=learner)
-    there = trained(tmp_path / "there", untaught, "process", host_learner=learner)
+def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
+    untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "remembering.py").write_text(METHOD)
+    (tmp_path / "engine.py").write_text(ENGINE)
+    monkeypatch.chdir(tmp_path)
+    keys = {key: value for key, value in KEYS.items() if key != "options__format_check"}
+    keys |= {"method": "remembering.py", "room": {"solution": 12}, "steps": 2, "agents": 2}
+
+    def run_at(where: str) -> Run:
+        base = {"base": str(untaught), "where": where}
+        left = {**base, "learner": "full", "engine": "engine.py"}
+        hosts = {"left": left, "right": {**base, "learner": "adapters"}}
+        comas.train(out=str(tmp_path / where), hosts=hosts, **keys)
+        return Run(tmp_path / where)
+
+    here, there = run_at("here"), run_at("process")
     assert essence(there) == essence(here)
     facts = json.loads((there.path / "processes.json").read_text())["processes"][-1]
     assert facts["where"] == "left: process, right: process"
 
 
+@pytest.mark.slow
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
     resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))
@@ -71,43 +85,13 @@ def test_the_contract_of_hosts(untaught: Path) -> None:
         team.close()
 
 
-def test_files_of_ones_own_travel(
-    untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "remembering.py").write_text(METHOD)
-    (tmp_path / "engine.py").write_text(ENGINE)
-    monkeypatch.chdir(tmp_path)
-    changes: dict[str, Any] = {
-        "method": "remembering.py",
-        "host_engine": "engine.py",
-        "options": {},
-        "options__format_check": None,
-        "room": {"solution": 12},
-    }
-    del changes["options__format_check"]
-    keys = {key: value for key, value in KEYS.items() if key != "options__format_check"}
-    monkeypatch.setattr(sys.modules[__name__], "KEYS", keys)
-    here = trained(tmp_path / "here", untaught, **changes)
-    there = trained(tmp_path / "there", untaught, "process", **changes)
-    assert essence(there) == essence(here)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_at_another_place(untaught: Path, tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole", untaught, steps=3)
-    trained(tmp_path / "parts", untaught, "process", steps=1)
-    comas.resume(tmp_path / "parts", steps=2, hosts__left__where="here", hosts__right__threads=1)
-    comas.resume(tmp_path / "parts", steps=3, hosts__left__where="process")
-    assert essence(Run.open(tmp_path / "parts")) == essence(whole)
-
-
 def test_a_trained_team_is_asked_elsewhere(untaught: Path, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", untaught, steps=1)
     here = comas.load(run.path)
     said = here.discuss("1 2 4 -> 7", seed=1)
     here.close()
     config = run.path / "config.toml"
-    config.write_text(config.read_text().replace('where = "here"', 'where = "process"'))
+    config.write_text(config.read_text().replace('where = "here"', 'where = "process"', 1))
     there = comas.load(run.path)
     again = there.discuss("1 2 4 -> 7", seed=1)
     there.close()
@@ -167,7 +151,7 @@ def test_a_device_that_is_not_here_is_one_line(
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_that_is_not_installed(untaught: Path, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r'pip install "comas\[ray\]"'):
-        trained(tmp_path / "run", untaught, "ray")
+        trained(tmp_path / "run", untaught, "ray", "ray")
 
 
 def test_a_host_behind_an_api_is_elsewhere_already(tmp_path: Path) -> None:
@@ -210,7 +194,7 @@ def killed(
     until = time.monotonic() + DEADLINE
     hosts: list[int] = []
     while len(hosts) < 2 and run.poll() is None and time.monotonic() < until:
-        hosts = [pid for pid in children_of(run.pid) if b"comas.transports" in _cmdline(pid)]
+        hosts = [pid for pid in children_of(run.pid) if _is_host(pid)]
         time.sleep(0.02)
     time.sleep(after)
     victims = {"host": [rng.choice(hosts)] if hosts else [], "driver": [run.pid]}
@@ -225,24 +209,37 @@ def killed(
     return run.returncode, err, [pid for pid in hosts if alive(pid)]
 
 
-def _cmdline(pid: int) -> bytes:
+def _is_host(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"comas.transports" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return b""
+        return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.parametrize(
-    "kills",
-    [
-        pytest.param(["host"], id="once"),
-        pytest.param(["host", "driver", "both", "host"] * 5, id="twenty", marks=pytest.mark.slow),
-    ],
-)
-def test_kills_lose_nothing_that_was_committed(
-    kills: list[str], untaught: Path, tmp_path: Path
+def test_a_host_that_is_killed_loses_nothing_and_the_run_goes_on_at_another_place(
+    untaught: Path, tmp_path: Path
 ) -> None:
+    class Killing(Hook):
+        def step(self, metrics: Any, episodes: Any) -> None:
+            if metrics["step"] == 1:
+                (host,) = [pid for pid in children_of(os.getpid()) if _is_host(pid)]
+                os.kill(host, signal.SIGKILL)
+
+    whole = trained(tmp_path / "whole", untaught)
+    with pytest.raises(HostLost, match="is lost: its process was ended by SIGKILL"):
+        trained(tmp_path / "run", untaught, "process", hooks=[Killing()])
+    marker = Run(tmp_path / "run").marker()
+    assert marker is not None
+    assert marker["step"] in (1, 2)  # the step that was written may not be committed any more
+    comas.resume(tmp_path / "run", hosts__left__where="here")
+    assert essence(Run.open(tmp_path / "run")) == essence(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_kills_lose_nothing_that_was_committed(untaught: Path, tmp_path: Path) -> None:
+    kills = ["host", "driver", "both", "host"] * 5
     whole = trained(tmp_path / "whole", untaught, steps=8)
     folder = tmp_path / "run"
     rng = random.Random(len(kills))
@@ -269,5 +266,5 @@ def test_kills_lose_nothing_that_was_committed(
         comas.resume(folder)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        trained(folder, untaught, "process", steps=8)
+        trained(folder, untaught, "process", "process", steps=8)
     assert essence(Run.open(folder)) == essence(whole)

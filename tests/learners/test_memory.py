@@ -485,12 +485,17 @@ def test_a_run_in_bfloat16_that_recomputes_is_resumed_bit_by_bit(
     untaught: Path, tmp_path: Path
 ) -> None:
     changed = {"dtype": "bfloat16", "checkpointing": True, "tokens_per_pass": 128}
-    keys = {"questions": 3, **{f"hosts__home__{k}": v for k, v in changed.items()}}
-    whole = run_of(tmp_path / "whole", untaught, **keys)
-    run_of(tmp_path / "cut", untaught, steps=2, **keys)
+    keys = {
+        "questions": 3,
+        "agents": 2,
+        "test_questions": 0,
+        **{f"hosts__home__{k}": v for k, v in changed.items()},
+    }
+    whole = run_of(tmp_path / "whole", untaught, steps=2, **keys)
+    run_of(tmp_path / "cut", untaught, steps=1, **keys)
     text = (tmp_path / "cut" / "config.toml").read_text()
-    assert "steps = 2" in text
-    (tmp_path / "cut" / "config.toml").write_text(text.replace("steps = 2", "steps = 4"))
+    assert "steps = 1" in text
+    (tmp_path / "cut" / "config.toml").write_text(text.replace("steps = 1", "steps = 2"))
     run_sync(resume_async(tmp_path / "cut", Hook()))
     assert essence(Run(tmp_path / "cut")) == essence(whole)
 

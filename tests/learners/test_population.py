@@ -49,8 +49,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("counts", "recipe", "method"), CASES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize(
+    ("counts", "recipe", "method", "dtype", "tolerance"),
+    [
+        *((*case, torch.float64, 1e-10) for case in CASES),
+        *((*case, torch.float32, 1e-4) for case in CASES[3:5]),
+    ],
+)
 def test_a_shared_step_has_the_gradients_of_separate_steps(
     counts: dict[str, int],
     recipe: dict[str, Any],
@@ -218,6 +223,7 @@ POISONS = [
     for counts in (UNEVEN, EVEN)
     for kind in ("weights", "rows", "gradients")
     for dtype in (torch.float32, torch.float64)
+    if dtype == torch.float32 or (policy, counts) == ("a", UNEVEN)
 ]
 POISONS += [
     ("b", UNEVEN, kind, torch.float32, {"checkpointing": True, "tokens_per_pass": 64})

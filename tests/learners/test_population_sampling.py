@@ -72,9 +72,15 @@ def gap(learner: AdapterLearner, owned: list[tuple[str, Row]]) -> float:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "llama-plain", "qwen2.5", "qwen3", "llama3", "gemma3", "phi3"]
+    ("family", "temperature"),
+    [
+        ("llama", 0.7),
+        ("llama", 1.0),
+        ("llama-plain", 0.7),
+        ("llama-plain", 1.0),
+        *((family, 0.7) for family in ("qwen2.5", "qwen3", "llama3", "gemma3", "phi3")),
+    ],
 )
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Path) -> None:
     stacked = family == "llama"
     model = llama(7)
@@ -106,7 +112,7 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
     assert gap(learner, as_rows(asked, engine.generate(asked))) < 1e-4
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_the_same_texts_whatever_the_batch_and_the_path_in_fp64(temperature: float) -> None:
     made = population()
     asked = requests(40, "abcd", temperature=temperature)

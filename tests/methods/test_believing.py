@@ -397,7 +397,7 @@ def test_a_constant_judge_is_paid_nothing_in_the_mean(constant: int) -> None:
 
 def test_judges_that_tell_right_from_wrong_are_paid_what_the_closed_form_says() -> None:
     rng = random.Random(5)
-    share, works = 0.4, 4000
+    share, works = 0.4, 2000
     right = [rng.random() < share for _ in range(works)]
 
     def scores(accepts_right: float, accepts_wrong: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""CoMAS beyond the single cases of `test_methods`: the whole table of settlements, who judges whom,
+"""CoMAS: the whole table of settlements, who judges whom,
 what is remembered.
 """
 
@@ -286,6 +286,15 @@ def test_scores_that_count(text: str) -> None:
         "<score>-3</score>",
         "<SCORE>1</SCORE> <score>3</score>",
         "<score>\u200b3</score>",
+        "<score>2</score> because",
+        "<score>4</score>",
+        "<score>0</score>",
+        "<score>33</score>",
+        "<score></score>",
+        "<score>３</score>",
+        "<score>3",
+        "3",
+        "",
         "<score>3</score>\x00",
     ],
 )

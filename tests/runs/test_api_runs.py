@@ -5,6 +5,7 @@ reported.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import time
@@ -149,25 +150,22 @@ def test_a_spent_budget_stops_the_run_and_a_larger_one_lets_it_go_on(
     no_secret(out)
 
 
-@pytest.mark.parametrize(
-    ("pair", "words"),
-    [
-        ("seed=5", "seed cannot be changed here"),
-        (
-            "hosts.judge.base=other",
-            "key_env, concurrency, timeout, retries, price, budget_tokens, budget_money",
-        ),
-        ("hosts.home.timeout=5", "no host 'home' behind an API here"),
-        ("hosts.judg.timeout=5", "did you mean judge?"),
-        ("hosts.judge.timeout=-5", "hosts.judge.timeout = -5"),
-        ("hosts.judge.budget_money=1", "needs a price"),
-        ("hosts.judge.key_env=sk-hush", "never the key itself"),
-        ("hosts.judge.timeout", "is not of the form key=value"),
-    ],
-)
+REFUSED = [
+    ("seed=5", "seed cannot be changed here"),
+    (
+        "hosts.judge.base=other",
+        "key_env, concurrency, timeout, retries, price, budget_tokens, budget_money",
+    ),
+    ("hosts.home.timeout=5", "no host 'home' behind an API here"),
+    ("hosts.judg.timeout=5", "did you mean judge?"),
+    ("hosts.judge.timeout=-5", "hosts.judge.timeout = -5"),
+    ("hosts.judge.budget_money=1", "needs a price"),
+    ("hosts.judge.key_env=sk-hush", "never the key itself"),
+    ("hosts.judge.timeout", "is not of the form key=value"),
+]
+
+
 def test_what_may_not_be_changed_is_refused_in_one_line_and_nothing_is_touched(
-    pair: str,
-    words: str,
     mixed: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,13 +181,14 @@ def test_what_may_not_be_changed_is_refused_in_one_line_and_nothing_is_touched(
     with pytest.raises(UserMistake, match="its budget is spent"):
         sat(Plan(["api.toml", "seed"], limit=3), tmp_path / "eval")
     asked = len(server.asked)
-    for folder, config in (("run", "config.toml"), ("eval", "evaluation.json")):
+    folders = (("run", "config.toml"), ("eval", "evaluation.json"))
+    for (pair, words), (folder, config) in itertools.product(REFUSED, folders):
         before = (tmp_path / folder / config).read_text()
-        assert run(["resume", folder, pair], monkeypatch) == 2
+        assert run(["resume", folder, pair], monkeypatch) == 2, pair
         err = capsys.readouterr().err
-        assert words in err
-        assert (err.count("\n"), "hush" in err) == (1, False)
-        assert (tmp_path / folder / config).read_text() == before
+        assert words in err, pair
+        assert (err.count("\n"), "hush" in err) == (1, False), pair
+        assert (tmp_path / folder / config).read_text() == before, pair
     assert len(server.asked) == asked
 
 

@@ -65,7 +65,7 @@ def mixed() -> list[Request]:
     has ended.
     """
     rng = np.random.default_rng(0)
-    lengths = [CONTEXT - 8, *(5 + i % 4 for i in range(12))]
+    lengths = [CONTEXT - 8, *(5 + i % 4 for i in range(5))]
     return [
         Request(
             "p",

@@ -58,11 +58,11 @@ def texts(episodes: list[Episode]) -> dict[str, list[tuple[str, str]]]:
     return {e.id: [(t.id, t.text) for t in e.turns] for e in episodes}
 
 
-def test_a_game_is_the_same_alone_and_among_64(untaught: Path) -> None:
+def test_a_game_is_the_same_alone_and_among_32(untaught: Path) -> None:
     team = build_team(
         resolve(read(None, [f"hosts.home.base={untaught}", "lr=1", "threads=1"])), learn=False
     )
-    questions = team.task.load("train", limit=64)
+    questions = team.task.load("train", limit=32)
     together = run_sync(play_all(team.scene(), questions, 0))
     alone = [run_sync(play_all(team.scene(), [q], 0))[0] for q in questions]
     team.close()

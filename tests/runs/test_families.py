@@ -444,7 +444,7 @@ be read.
 SETTING = {
     "task": "pick",
     "steps": 2,
-    "questions": 8,
+    "questions": 4,
     "lr": 1e-4,
     "test_questions": 0,
     "eval_every": 0,
@@ -493,7 +493,7 @@ def test_every_family_plays_and_learns(family: str, tmp_path: Path) -> None:
 def test_each_of_several_end_tokens_ends_a_reply(family: str, tmp_path: Path) -> None:
     host = make_local_host("home", {"p": str(family_model(tmp_path, family))}, device="cpu")
     requests = [
-        Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=600), i) for i in range(64)
+        Request("p", host.chat.encode(user("hi")), Sampling(max_tokens=300), i) for i in range(32)
     ]
     made = host.engine.generate(requests)
     host.close()
@@ -530,7 +530,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
         "hosts__a__context": 512,
         "hosts__b__context": 1024,
     }
-    setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3, "steps": 3}
+    setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3}
 
     class Killing(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:
@@ -541,7 +541,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     with pytest.raises(Killed):
         train(tmp_path / "cut", hooks=[Killing()], **setting)
     assert (Run.open(tmp_path / "cut").marker() or {})["step"] == 1
-    assert run_sync(resume_async(tmp_path / "cut", Hook())).steps == 3
+    assert run_sync(resume_async(tmp_path / "cut", Hook())).steps == 2
     assert essence(Run.open(tmp_path / "cut")) == essence(whole)
     assert all(p["grad_norm"] > 0 for m in whole.metrics() for p in m["policies"].values())
 
@@ -550,7 +550,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     assert [team.hosts[n].context for n in "ab"] == [512, 1024]
     said = [
         turn
-        for step in range(3)
+        for step in range(2)
         for e in Run.open(tmp_path / "cut").episodes(step)
         for turn in e["turns"]
     ]

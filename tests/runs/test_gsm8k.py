@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.tasks import gsm8k
+from comas.testing import tiny_model
 from comas.types import Question, UserMistake
 
 DATA = os.environ.get("COMAS_DATA")
@@ -314,53 +315,6 @@ def test_every_reference_of_the_real_files_is_right() -> None:
             )
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    """A random model of the usual shape: byte-level tokens, a chat template, room
-    for a discussion.
-    """
-    import torch
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    learnt = ByteLevelBPETokenizer()
-    learnt.train_from_iterator(
-        gsm8k.task.wording.values(),
-        vocab_size=400,
-        special_tokens=["<pad>", "<user>", "<assistant>", "<end>"],
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=learnt._tokenizer,
-        pad_token="<pad>",
-        eos_token="<end>",
-        additional_special_tokens=["<user>", "<assistant>"],
-    )
-    tokenizer.chat_template = (
-        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<end>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=4096,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    path = tmp_path / "tiny"
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
 PAYS_LETTERS = """
 from dataclasses import replace
 
@@ -378,14 +332,15 @@ method = replace(comas, settle=settle, presets={})
 
 
 @needs_data
-def test_from_real_text_to_weights(tiny: Path, tmp_path: Path) -> None:
+def test_from_real_text_to_weights(tmp_path: Path) -> None:
+    base = tiny_model(tmp_path / "base", max_position_embeddings=4096)
     # the game is comas; a random model earns the same everywhere, and would rightly stay where it
     # is: so letters are paid
     (tmp_path / "letters.py").write_text(PAYS_LETTERS)
     result = comas.train(
         task="gsm8k",
         method=str(tmp_path / "letters.py"),
-        hosts__home__base=str(tiny),
+        hosts__home__base=str(base),
         agents=2,
         steps=2,
         questions=8,

@@ -153,8 +153,9 @@ def failing(
     monkeypatch.setattr(owner, name, act)
 
 
-@pytest.mark.parametrize(("error", "said"), SHORT)
-@pytest.mark.parametrize("doing", ["sampling", "learning"])
+@pytest.mark.parametrize(
+    ("doing", "error", "said"), [("learning", *SHORT[0]), *(("sampling", *each) for each in SHORT)]
+)
 def test_out_of_memory_is_one_line_that_says_which_keys_help_and_nothing_is_lost(
     doing: str,
     error: Callable[[], Exception],

@@ -70,7 +70,8 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
     whole: Run, untaught: Path, tmp_path: Path
 ) -> None:
     assert essence(run_of(tmp_path / "again", untaught)) == essence(whole)
-    assert essence(run_of(tmp_path / "other", untaught, seed=1))[0] != essence(whole)[0]
+    other = run_of(tmp_path / "other", untaught, seed=1, steps=1)
+    assert essence(other)[0] != essence(whole)[0][:1]
 
 
 def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_voters_stop_more_often_at_a_try_that_fits() -> None:
 
 def test_four_voters_know_more_together_than_one_with_as_many_votes() -> None:
     folders = [MODELS / f"seed-vote-{i}" for i in range(4)]
-    rows = measure_folders(folders, VOTERS[0], 64)
+    rows = measure_folders(folders, VOTERS[0], 32)
     own = rows["majority of 32 of its own answers"]
     together = rows["majority of 4 models together, 8 answers each"]
     assert rows["single answers, T 1.0"].mean < own.mean

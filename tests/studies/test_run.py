@@ -37,6 +37,12 @@ def go(file: Path, place: InProcess) -> list[Ended]:
     return ended
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without pictures, which take as long as the cells."""
+    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that has run undisturbed."""
@@ -80,10 +86,9 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
     assert (done / "small.toml").read_text() == (done.parent / "small.toml").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_claim_may_be_about_one_agent(done: Path, tmp_path: Path) -> None:
-    two = SMALL.partition("[measures.vote]")[0].replace(
-        "questions = 4\ntest", "agents = 2\nquestions = 4\ntest"
-    )
+    two = SMALL.partition("[measures.vote]")[0]
     claim = '[[claims]]\nsays = "one"\nleft = "labels"\nright = 0\nmeasure = "gain.a1"\n'
     file = small(tmp_path, text=two + claim)
     go(file, InProcess())
@@ -99,10 +104,8 @@ def test_a_claim_may_be_about_one_agent(done: Path, tmp_path: Path) -> None:
     assert "| setting | gain.a1 |" in (tmp_path / "small" / "report.md").read_text()
 
 
-def test_without_matplotlib_the_report_says_what_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("comas.studies.report.can_draw", lambda: False)
+@pytest.mark.usefixtures("undrawn")
+def test_without_matplotlib_the_report_says_what_draws(tmp_path: Path) -> None:
     study = Study.read(small(tmp_path))
     with study.alone():
         study.report(study.declare())
@@ -127,11 +130,9 @@ def _eval(cell: Path) -> Any:
     return json.loads((cell / "run" / "eval" / "after.json").read_text())
 
 
-@pytest.mark.parametrize("dies_at", [(1,), (4, 5), (2, 8)])
-def test_a_study_that_was_stopped_gives_the_same_report(
-    done: Path, tmp_path: Path, dies_at: tuple[int, ...]
-) -> None:
+def test_a_study_that_was_stopped_gives_the_same_report(done: Path, tmp_path: Path) -> None:
     file = small(tmp_path)
+    dies_at = (1, 4, 8)
     place = InProcess(dies_at)
     for _ in dies_at:
         with pytest.raises(KeyboardInterrupt):
@@ -149,6 +150,7 @@ def _without_digest(text: str) -> str:
     return text[:at] + text[at + 200 :] if at >= 0 else text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_cell_is_shown_and_tried_again(tmp_path: Path) -> None:
     file = small(tmp_path)
     out = tmp_path / "small"
@@ -167,6 +169,7 @@ def test_a_failed_cell_is_shown_and_tried_again(tmp_path: Path) -> None:
     assert "Cells: 4 done" in (out / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_damaged_run_is_never_done_anew(tmp_path: Path) -> None:
     file = small(tmp_path)
     cell = tmp_path / "small" / "cells" / "labels" / "1"
@@ -310,6 +313,7 @@ def test_what_was_declared_cannot_change_after_cells_have_run(old: str, done: Pa
         file.write_text(written)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_settings_and_seeds_may_be_added_and_are_noted(tmp_path: Path) -> None:
     file = small(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -364,6 +368,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> InProcess:
     return place
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_says_what_it_costs_and_what_became_of_it(
     quick: InProcess,
     tmp_path: Path,
@@ -388,6 +393,7 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     assert len(quick.commands) == 7
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_in_python(quick: InProcess, tmp_path: Path) -> None:
     file = small(tmp_path)
     report = comas.study(file, report=True)
@@ -398,6 +404,7 @@ def test_a_study_in_python(quick: InProcess, tmp_path: Path) -> None:
     assert "labels teach: missing: labels, seed 2: failed" in repr(report)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_stop_of_the_command_is_130_and_says_how_to_go_on(
     quick: InProcess,
     tmp_path: Path,

@@ -20,6 +20,7 @@ steps = 2
 out = "{out}"
 
 [config]
+agents = 2
 questions = 4
 test_questions = 8
 eval_every = 1

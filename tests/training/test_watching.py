@@ -56,7 +56,7 @@ def loud(folder: Path, since: int = 2) -> str:
 
 
 def alarmed(folder: Path, base: Path, hooks: Sequence[Hook] = (), **keys: Any) -> Run:
-    keys = {"steps": 6, "monitors": [loud(folder)], "checkpoint_every": 2, **keys}
+    keys = {"steps": 6, "agents": 1, "monitors": [loud(folder)], "checkpoint_every": 2, **keys}
     return run_of(folder / "r", base, hooks=hooks, **keys)
 
 
@@ -120,7 +120,7 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
 ) -> None:
     parts = tmp_path / "parts"
     parts.mkdir()
-    shared = {"steps": 6, "checkpoint_every": 2, "questions": 4}
+    shared = {"steps": 6, "checkpoint_every": 2, "questions": 4, "agents": 2}
     names = [loud(tmp_path, 4), "probes", "rejections", "unreadable"]
     whole = run_of(tmp_path / "whole", untaught, monitors=names, **shared)
     first = run_of(parts / "r", untaught, monitors=names, **{**shared, "steps": 5})
@@ -152,18 +152,22 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
     names = ["probes", "rejections", "habits"]
     seed = Path("seed-c")
-    watched = run_of(tmp_path / "watched", seed, steps=2, questions=16, monitors=names)
-    alone = run_of(tmp_path / "alone", seed, steps=2, questions=16, monitors=[])
+    keys: dict[str, Any] = {"steps": 2, "questions": 16, "agents": 2}
+    watched = run_of(tmp_path / "watched", seed, monitors=names, **keys)
+    alone = run_of(tmp_path / "alone", seed, monitors=[], **keys)
     assert essence(watched) == essence(alone)
     read = [step["monitors"] for step in watched.metrics()]
     for name in ("probes", "habits"):
         assert [name in of_step for of_step in read] == [False, True]
 
 
-def test_games_of_monitors_take_a_twentieth_of_the_tokens(tmp_path: Path) -> None:
-    heard = Heard()
-    keys: dict[str, Any] = {"questions": 32, "monitors": ["probes"], "hooks": [heard]}
-    run = run_of(tmp_path / "r", Path("seed-c"), steps=40, lr=1e-9, **keys)
+def test_games_of_monitors_take_a_twentieth_of_the_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "FEWEST", 1)
+    monkeypatch.setattr(watching, "seen_after", lambda *_: 1)
+    keys: dict[str, Any] = {"questions": 24, "agents": 2, "monitors": ["probes"]}
+    run = run_of(tmp_path / "r", Path("seed-c"), steps=16, lr=1e-9, **keys)
     steps = list(run.metrics())
     asked = [step["monitor_tokens"] for step in steps]
     assert 0 < max(asked[1:]) < asked[0]
@@ -224,7 +228,7 @@ def test_a_monitor_that_fails_is_noted_and_dropped(
     file = Path(loud(tmp_path, 0))
     file.write_text(file.read_text().replace(*change))
     heard = Heard()
-    run = run_of(tmp_path / "r", untaught, hooks=[heard], steps=3, monitors=[str(file)])
+    run = run_of(tmp_path / "r", untaught, hooks=[heard], steps=3, agents=1, monitors=[str(file)])
     assert [step["monitors"] for step in run.metrics()] == [{}, {}, {}]
     (note,) = [note for note in heard.notes if note.startswith("monitor loud failed")]
     assert reason in note

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +178,13 @@ def of_questions(questions: Sequence[Question]) -> str:
 
     def plain(value: Any) -> Any:
         """What own tasks may keep in `meta`: sets have no order; of others the kind must do."""
-        is_set = isinstance(value, set | frozenset)
-        return sorted(map(repr, value)) if is_set else type(value).__qualname__
+        if isinstance(value, set | frozenset):
+            return sorted(map(repr, value))
+        if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        return type(value).__qualname__
 
-    records = [asdict(question) for question in questions]
+    records = [vars(question) for question in questions]
     try:
         text = json.dumps(records, sort_keys=True, default=plain)
     except TypeError as error:  # keys of several kinds have no order
