@@ -27,15 +27,14 @@ from comas.game.play import Scene, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
-from comas.hosts.api import ApiHost
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
-from comas.methods.shared.judging import Score
+from comas.methods.shared.judging import WEIGHING, Score
 from comas.questions.checked import loaded
 from comas.stats import Interval, auc, finite, gain_interval, interval_record, mean_interval
 from comas.sync import run_sync
 from comas.team.build import Team
-from comas.types import Ask, Episode, HostFailure, Question, Sampling, Task, Turn, UserMistake
+from comas.types import Episode, Question, Task, Turn, UserMistake
 from comas.verbs import pairs_of
 
 Way = Literal[
@@ -224,7 +223,6 @@ def fly(
         )
         if not known:
             raise UserMistake(f"task {config.task} has no training question to be asked")
-        run_sync(check_hosts(team))
         hook.note(f"asking {len(known)} questions of {config.task}, {answers} times each")
         pulse = Pulse(hook, team.hosts)
         pulse.turn_to("asking", expected=len(known) * (answers + JUDGED), certainty="at most")
@@ -237,6 +235,8 @@ def fly(
             method=plays,
             options={"answers": answers},
         )
+        tried = replace(team.scene(options={}, state={}), method=replace(plays, play=trial))
+        run_sync(play_all(tried, known[:1], "trial"))
         episodes = run_sync(_played(scene, known, pulse))
         seconds = time.monotonic() - began
         return examined(team, known, episodes, answers, labels, seconds)
@@ -247,22 +247,6 @@ def fly(
 async def _played(scene: Scene, questions: Sequence[Question], pulse: Pulse) -> list[Episode]:
     with pulse.beating():
         return await play_all(scene, questions, "preflight")
-
-
-async def check_hosts(team: Team) -> None:
-    """Weigh two words at each host behind an API, before hundreds of answers are bought: a server
-    that tells no log-probs of alternatives is refused here.
-    """
-    hosts = {member.host.name: member for member in team.members}
-    for member in hosts.values():
-        if isinstance(member.host, ApiHost):
-            messages = [{"role": "user", "content": "Is 2 + 2 = 4? Answer Yes or No."}]
-            sampling = Sampling(temperature=0.0, max_tokens=1)
-            ask = Ask("preflight", member.policy, messages, "scoring", False, sampling, 0)
-            try:
-                await member.host.weigh(ask, ["Yes", "No"])
-            except HostFailure:
-                continue  # it tells of alternatives, and those of this question prove nothing
 
 
 def check_votes(task: Task, name: str) -> None:
@@ -293,6 +277,18 @@ def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
     if not bases:
         return asked(resolve(read(None, pairs)))
     return asked(*named(bases[0], pairs, ["agents=2", "method=ttrl"]))
+
+
+async def trial(
+    question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
+) -> None:
+    """Have each judge weigh a verdict once, before hundreds of answers are had, or bought: a server
+    that tells no log-probs of alternatives is refused here.
+    """
+    choices = [words({**WEIGHING, **WORDING}, task, word) for word in ("no", "yes")]
+    await together(
+        agent.weigh("scoring", question.prompt, choices) for agent in takers(agents, "scoring")
+    )
 
 
 async def play(

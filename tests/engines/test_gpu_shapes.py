@@ -188,7 +188,7 @@ def test_log_probs_and_what_a_loss_is_made_of(halved: bool, whole: bool) -> None
     ]
     assert len(old_policy.logprobs(learner, part)) == len(part)
     if whole or not halved:  # the frozen head makes its slopes in the forward pass
-        got = learner.forward(part)
+        got = learner.forward(part, None)
         on_gpu(got, len(part), max(len(r.token_ids_T) for _, r in part))
         on_gpu(passes.pad([r.logprobs_T for _, r in part], got), *got.shape)
 

@@ -582,10 +582,10 @@ def test_the_commands(
         (["eval", "seed,seed"], "stands twice"),
         (["eval", "evals/none"], "no such run"),
         (["eval", "seed,"], "beside one of its commas"),
-        (["eval", "seed", "--out", str(trained)], "something else"),
+        (["eval", "seed", "--out", str(trained)], "there is a run already"),
         (["eval", "seed", "test_questions=x"], "a number of questions"),
         (["eval", "seed", "seed=3"], "--seed"),
-        (["train", "out=e"], "an evaluation in this folder"),
+        (["train", "out=e"], "there is an evaluation already"),
     ]:
         assert run(arguments, monkeypatch) == 2, arguments
         assert mistake in capsys.readouterr().err, arguments

@@ -292,9 +292,7 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     assert (len(good.asked), len(good.worked), bad.worked) == (1, 0, [])
 
 
-@pytest.mark.parametrize(
-    "pair", ["api=http://[::1/v1", "api=http://localhost:99999/v1", "key_env=NO_SUCH_VARIABLE"]
-)
+@pytest.mark.parametrize("pair", ["api=http://[::1/v1", "key_env=NO_SUCH_VARIABLE"])
 def test_what_needs_no_request_is_told_before_any_host_is_asked(
     pair: str, mixed: Any, nothing_loads: None, tmp_path: Path
 ) -> None:
