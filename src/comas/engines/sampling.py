@@ -53,30 +53,67 @@ def draw(
     logits_BV = in_float64(logits_BV)
     device = logits_BV.device
     greedy = bool((temperature_B == 0).any())
+    plain = bool(((temperature_B == 0) | (temperature_B == 1)).all())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
     noise_B = noise_B.to(device, non_blocking=True)
     temperature_B = temperature_B.to(device, non_blocking=True)
     greedy_B = temperature_B == 0
-    divisor_B = torch.where(greedy_B, 1.0, temperature_B.double())
-    scaled_BV = logits_BV / divisor_B[:, None]
-    logprobs_BV = scaled_BV.log_softmax(-1)
-    probs_BV = logprobs_BV.exp()
+    if not plain:
+        logits_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
+    highest_B1 = logits_BV.amax(-1, keepdim=True)
+    masses_BV = (logits_BV - highest_B1).exp_()
+    whole_B1 = masses_BV.sum(-1, keepdim=True)
+    kept_BV = masses_BV
     if top_p_B is not None and narrowed:
-        mass_B = top_p_B.double().to(device, non_blocking=True)
-        probs_BV = _nucleus(probs_BV, mass_B)
-    edges_BV = probs_BV.cumsum(-1)
-    point_B1 = (noise_B.double() * edges_BV[:, -1])[:, None]
-    last = logits_BV.shape[1] - 1
-    ids_B1 = torch.searchsorted(edges_BV, point_B1, right=True).clamp(max=last)
-    upper_B1 = edges_BV.gather(1, ids_B1)
-    lower_B1 = upper_B1 - probs_BV.gather(1, ids_B1)
-    margin_B = torch.minimum(upper_B1 - point_B1, point_B1 - lower_B1)[:, 0]
+        top_p_B = top_p_B.double().to(device, non_blocking=True)
+        kept_BV = _nucleus(masses_BV / whole_B1, top_p_B) * whole_B1
+    ids_B1, distance_B1 = _at(noise_B.double()[:, None], kept_BV)
+    margin_B1 = distance_B1 / whole_B1
     if greedy:
-        best_B2, best_ids_B2 = logprobs_BV.topk(2, dim=-1)
+        best_B2, best_ids_B2 = masses_BV.topk(2, dim=-1)
         ids_B1 = torch.where(greedy_B[:, None], best_ids_B2[:, :1], ids_B1)
-        probs_B2 = best_B2.exp()
-        margin_B = torch.where(greedy_B, probs_B2[:, 0] - probs_B2[:, 1], margin_B)
-    return ids_B1[:, 0], logprobs_BV.gather(1, ids_B1)[:, 0], margin_B
+        lead_B1 = (best_B2[:, :1] - best_B2[:, 1:]) / whole_B1
+        margin_B1 = torch.where(greedy_B[:, None], lead_B1, margin_B1)
+    logprob_B1 = logits_BV.gather(1, ids_B1) - highest_B1 - whole_B1.log()
+    return ids_B1[:, 0], logprob_B1[:, 0], margin_B1[:, 0]
+
+
+BLOCK = 512
+"""Masses of a vocabulary that are summed up at once."""
+
+
+def _at(share_B1: torch.Tensor, masses_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token in whose interval this share of the row's mass lies, (B, 1), and the distance to
+    the nearer end of the interval, in the masses' own unit.
+
+    The block first and then the token in it: sums over a whole vocabulary, one after the other,
+    take longer than all else in drawing.
+    """
+    size = masses_BV.shape[1]
+    even = size // BLOCK * BLOCK
+    blocks = [masses_BV[:, :even].unflatten(1, (-1, BLOCK)).sum(-1)] if even else []
+    if even < size:
+        blocks.append(masses_BV[:, even:].sum(-1, keepdim=True))
+    ends_BN = torch.cat(blocks, 1).cumsum(-1)
+    point_B1 = share_B1 * ends_BN[:, -1:]
+    block_B1 = _first_above(ends_BN, point_B1)
+    start_B1 = torch.where(block_B1 > 0, ends_BN.gather(1, (block_B1 - 1).clamp(min=0)), 0.0)
+    tokens_BK = block_B1 * BLOCK + torch.arange(min(BLOCK, size), device=masses_BV.device)
+    inside_BK = masses_BV.gather(1, tokens_BK.clamp(max=size - 1)) * (tokens_BK < size)
+    uppers_BK = inside_BK.cumsum(-1)
+    # sums of a block differ by rounding from sums of its tokens: the point stays in the block
+    end_B1 = torch.nextafter(uppers_BK[:, -1:], torch.zeros_like(point_B1))
+    point_B1 = torch.minimum(point_B1 - start_B1, end_B1)
+    token_B1 = _first_above(uppers_BK, point_B1)
+    upper_B1 = uppers_BK.gather(1, token_B1)
+    lower_B1 = upper_B1 - inside_BK.gather(1, token_B1)
+    return tokens_BK.gather(1, token_B1), torch.minimum(upper_B1 - point_B1, point_B1 - lower_B1)
+
+
+def _first_above(ends_BN: torch.Tensor, point_B1: torch.Tensor) -> torch.Tensor:
+    """The first place whose end lies above the point, (B, 1)."""
+    last = ends_BN.shape[1] - 1
+    return torch.searchsorted(ends_BN, point_B1, right=True).clamp(max=last)
 
 
 def _nucleus(probs_BV: torch.Tensor, top_p_B: torch.Tensor) -> torch.Tensor:
@@ -86,9 +123,9 @@ def _nucleus(probs_BV: torch.Tensor, top_p_B: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(probs_BV).scatter(1, order_BV, kept_BV)
 
 
-DRAWN = 2**22
+DRAWN = 2**21
 """Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is
-larger: bounds memory.
+larger: bounds memory, and a CPU's allocator keeps arrays of this size (16 MB) for the next part.
 """
 
 
