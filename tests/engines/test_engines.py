@@ -262,3 +262,37 @@ def test_templates_that_cannot_be_kept_apart_are_refused(tiny: Path) -> None:
     made.chat_template = None
     with pytest.raises(UserMistake, match="no chat template"):
         Chat(made)
+
+
+@pytest.mark.parametrize("vocabulary", [3, 512, 513, 1500])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_drawing_by_blocks_is_drawing_from_the_whole(vocabulary: int, temperature: float) -> None:
+    rng = np.random.default_rng(vocabulary)
+    logits_BV = torch.from_numpy(rng.normal(0, 4, (64, vocabulary)))
+    logits_BV[:, 1::3] = -torch.inf
+    noise_B = torch.from_numpy(rng.random(64))
+    ids_B, logprobs_B, margins_B = draw(logits_BV, noise_B, torch.full((64,), temperature))
+    probs_BV = (logits_BV / torch.tensor(temperature).double()).softmax(-1)
+    edges_BV = probs_BV.cumsum(-1)
+    wanted_B = torch.searchsorted(edges_BV, noise_B[:, None], right=True)[:, 0]
+    assert torch.equal(ids_B, wanted_B)
+    chosen = (torch.arange(64), ids_B)
+    torch.testing.assert_close(logprobs_B, probs_BV[chosen].log())
+    above_B = edges_BV[chosen] - noise_B
+    below_B = noise_B - (edges_BV - probs_BV)[chosen]
+    torch.testing.assert_close(margins_B, torch.minimum(above_B, below_B), atol=1e-12, rtol=0)
+
+
+def test_the_last_point_of_a_block_is_a_token_that_can_be_said() -> None:
+    """Tokens without mass end each block and the vocabulary; sums differ by rounding."""
+    logits_BV = torch.full((1, 1100), -torch.inf, dtype=torch.float64)
+    logits_BV[:, :300] = torch.linspace(-1, 1, 300)
+    logits_BV[:, 600:700] = torch.linspace(0, 2, 100)
+    edge = float(logits_BV.softmax(-1)[0, :300].sum())
+    for noise in (0.0, np.nextafter(edge, 0.0), edge, np.nextafter(edge, 1.0), 1 - 2**-53):
+        ids_B, logprobs_B, margin_B = draw(
+            logits_BV, torch.tensor([noise], dtype=torch.float64), torch.ones(1)
+        )
+        assert bool(logits_BV[0, ids_B[0]].isfinite())
+        assert bool(logprobs_B.isfinite().all())
+        assert bool((margin_B >= 0).all())
