@@ -62,12 +62,14 @@ def draw(
         logits_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     highest_B1 = logits_BV.amax(-1, keepdim=True)
     masses_BV = (logits_BV - highest_B1).exp_()
-    whole_B1 = masses_BV.sum(-1, keepdim=True)
+    sums_BN = _sums_of_blocks(masses_BV)
+    whole_B1 = sums_BN.sum(-1, keepdim=True)
     kept_BV = masses_BV
     if top_p_B is not None and narrowed:
         top_p_B = top_p_B.double().to(device, non_blocking=True)
         kept_BV = _nucleus(masses_BV / whole_B1, top_p_B) * whole_B1
-    ids_B1, distance_B1 = _at(noise_B.double()[:, None], kept_BV)
+        sums_BN = _sums_of_blocks(kept_BV)
+    ids_B1, distance_B1 = _at(noise_B.double()[:, None], kept_BV, sums_BN)
     margin_B1 = distance_B1 / whole_B1
     if greedy:
         best_B2, best_ids_B2 = masses_BV.topk(2, dim=-1)
@@ -82,19 +84,26 @@ BLOCK = 512
 """Masses of a vocabulary that are summed up at once."""
 
 
-def _at(share_B1: torch.Tensor, masses_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _sums_of_blocks(masses_BV: torch.Tensor) -> torch.Tensor:
+    """The masses of each block, (B, N); the last one may be shorter."""
+    even = masses_BV.shape[1] // BLOCK * BLOCK
+    sums = [masses_BV[:, :even].unflatten(1, (-1, BLOCK)).sum(-1)] if even else []
+    if even < masses_BV.shape[1]:
+        sums.append(masses_BV[:, even:].sum(-1, keepdim=True))
+    return torch.cat(sums, 1)
+
+
+def _at(
+    share_B1: torch.Tensor, masses_BV: torch.Tensor, sums_BN: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The token in whose interval this share of the row's mass lies, (B, 1), and the distance to
     the nearer end of the interval, in the masses' own unit.
 
-    The block first and then the token in it: sums over a whole vocabulary, one after the other,
-    take longer than all else in drawing.
+    The block is found first, by the masses of blocks, and then the token in it: a running sum over
+    a whole vocabulary takes longer than all else in drawing.
     """
     size = masses_BV.shape[1]
-    even = size // BLOCK * BLOCK
-    blocks = [masses_BV[:, :even].unflatten(1, (-1, BLOCK)).sum(-1)] if even else []
-    if even < size:
-        blocks.append(masses_BV[:, even:].sum(-1, keepdim=True))
-    ends_BN = torch.cat(blocks, 1).cumsum(-1)
+    ends_BN = sums_BN.cumsum(-1)
     point_B1 = share_B1 * ends_BN[:, -1:]
     block_B1 = _first_above(ends_BN, point_B1)
     start_B1 = torch.where(block_B1 > 0, ends_BN.gather(1, (block_B1 - 1).clamp(min=0)), 0.0)

@@ -175,15 +175,31 @@ def packs_of(policies: Sequence[str], rows: Sequence[Row], most: int) -> list[li
     packs.sort(key=lambda pack: (policies[pack[0]], _prompt(rows[pack[0]]).tolist()))
     joined: list[list[int]] = []
     for pack in packs:
-        if joined and policies[joined[-1][0]] == policies[pack[0]] and _ends_in_reply(rows, pack):
-            last = joined[-1]
-            together = pack_length(rows, last + pack)
-            apart = pack_length(rows, last) + pack_length(rows, pack)
-            if together <= min(most, apart - SAVED) and _ends_in_reply(rows, last):
-                joined[-1] = sorted(last + pack)
-                continue
-        joined.append(pack)
+        last = joined[-1] if joined else None
+        if last is not None and _saves(policies, rows, last, pack, most):
+            joined[-1] = sorted(last + pack)
+        else:
+            joined.append(pack)
     return sorted(joined)
+
+
+def _saves(
+    policies: Sequence[str],
+    rows: Sequence[Row],
+    one: Sequence[int],
+    other: Sequence[int],
+    most: int,
+) -> bool:
+    """Whether two packs may be one, and that saves enough. Of a pack of several rows each is a
+    prompt and then a reply, so that its first row tells.
+    """
+    if policies[one[0]] != policies[other[0]]:
+        return False
+    if not (_ends_in_reply(rows[one[0]]) and _ends_in_reply(rows[other[0]])):
+        return False
+    together = pack_length(rows, [*one, *other])
+    apart = pack_length(rows, one) + pack_length(rows, other)
+    return together <= min(most, apart - SAVED)
 
 
 def _packs_of_one_prompt(
@@ -197,7 +213,7 @@ def _packs_of_one_prompt(
         key = policy, _prompt(row).tobytes()
         pack = open_packs.get(key)
         reply = len(row.token_ids_T) - prompt
-        shared = _ends_in_reply(rows, [i])
+        shared = _ends_in_reply(row)
         if pack is not None and shared and lengths[id(pack)] + reply <= most:
             pack.append(i)
             lengths[id(pack)] += reply
@@ -214,12 +230,10 @@ def _prompt(row: Row) -> np.ndarray:
     return row.token_ids_T[: prompt_length(row)]
 
 
-def _ends_in_reply(rows: Sequence[Row], pack: Sequence[int]) -> bool:
-    """Whether the first of these rows is a prompt and then a reply to its end; others of its pack
-    are so too.
-    """
-    prompt = prompt_length(rows[pack[0]])
-    return prompt > 0 and bool(rows[pack[0]].mask_T[prompt:].all())
+def _ends_in_reply(row: Row) -> bool:
+    """Whether a row is a prompt and then a reply to its end."""
+    prompt = prompt_length(row)
+    return prompt > 0 and bool(row.mask_T[prompt:].all())
 
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
@@ -284,6 +298,12 @@ Owned = tuple[str, Row]
 """A row and the policy that said it."""
 
 
+Packs = list[list[int]] | None
+"""The rows of a pass that are read behind one copy of their beginning, by their places in the pass;
+None where every row is read alone.
+"""
+
+
 @dataclass(frozen=True)
 class Pass:
     """Rows of a step that go through a model together; those of one policy stand side by side, as
@@ -292,10 +312,7 @@ class Pass:
 
     rows: list[int]
     """Their places in the step."""
-    packs: list[list[int]] | None
-    """The rows that are read behind one copy of their beginning, by their places in this pass; None
-    where every row is read alone.
-    """
+    packs: Packs
     padded: int
     """Tokens that are read, with padding."""
 
@@ -322,7 +339,7 @@ def passes(owned: Sequence[Owned], tokens_per_pass: int, shares: bool = False) -
         here = sorted((units[unit] for unit in part), key=lambda unit: owned[unit[0]][0])
         places = iter(range(len(owned)))
         packs = [[next(places) for _ in unit] for unit in here]
-        alone = len(packs) == packs[-1][-1] + 1
+        alone = all(len(pack) == 1 for pack in packs)
         found.append(Pass([i for unit in here for i in unit], None if alone else packs, padded))
     return found
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from comas.learners.logprobs import Halves, token_logprobs
-from comas.learners.passes import Owned, Pass, pad, passes
+from comas.learners.passes import Owned, Packs, Pass, pad, passes
 from comas.learners.precision import recomputing
 from comas.learners.recipe import Recipe
 from comas.objective import corrections
@@ -33,8 +33,6 @@ from comas.types import Meter, Method, Row
 
 Prepare = Callable[[Sequence[Owned], torch.Tensor], None]
 """Gets the rows of a pass and their log-probs, (B, T)."""
-Packs = list[list[int]] | None
-"""The rows of a pass that are read behind one copy of their beginning; see `Pass`."""
 InParts = Callable[[Sequence[int]], list[np.ndarray]]
 """Places among a policy's rows -> their advantages, (T,) each."""
 

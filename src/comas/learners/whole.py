@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve
-from comas.learners.passes import Owned, can_share
+from comas.learners.passes import Owned, Packs, can_share
 from comas.learners.precision import allow_recomputing, copy_in, publish, working_copy
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, Packs, learn
+from comas.learners.step import Holder, learn
 from comas.seams import Weights, WholeModel
 from comas.types import Meter, Method, Row, UserMistake
 

@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 from comas.learners.logprobs import LOGITS, few_logits, halve
 from comas.learners.lora import peft_folder
 from comas.learners.lora.population import Population
-from comas.learners.passes import Owned, can_share
+from comas.learners.passes import Owned, Packs, can_share
 from comas.learners.precision import allow_recomputing
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, Packs, learn
+from comas.learners.step import Holder, learn
 from comas.seams import Adapter, Weights
 from comas.types import Meter, Method, Row
 
