@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -43,10 +44,16 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     n = len(array)
     if n < 2:
         return Interval(mean, -math.inf, math.inf, n)
-    from scipy import stats  # half a second: not at start-up
-
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
+    half = float(_quantile_of_t(0.5 + level / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
+
+
+def _quantile_of_t(p: float, df: float) -> float:
+    """The quantile p of Student's t distribution."""
+    # not scipy.stats, whose import takes a second
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, p))
 
 
 def seeds_interval(values: Sequence[float]) -> Interval:
@@ -63,10 +70,14 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion of independent trials (Wilson 1927)."""
     if n == 0:
         raise ValueError("an interval of no trials was asked for")
-    from scipy import stats
-
-    found = stats.binomtest(right, n).proportion_ci(level, method="wilson")
-    return Interval(right / n, float(found.low), float(found.high), n)
+    z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
+    share = right / n
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
+    # where none or all are right the formula gives 0 or 1, but for rounding
+    low = middle - half if right > 0 else 0.0
+    high = middle + half if right < n else 1.0
+    return Interval(share, low, high, n)
 
 
 def accuracy_interval(per_question: Sequence[float]) -> Interval:
@@ -110,9 +121,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """
     if only_first + only_second == 0:
         return 1.0
-    from scipy import stats
+    from scipy.special import bdtr
 
-    return float(stats.binomtest(only_first, only_first + only_second).pvalue)
+    fewer = min(only_first, only_second)
+    return min(1.0, 2 * float(bdtr(fewer, only_first + only_second, 0.5)))
 
 
 def paired_bootstrap(
@@ -225,14 +237,14 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
 def _t_test(
     mean: float, variance: float, df: float, n: int, level: float
 ) -> tuple[Interval, float]:
-    from scipy import stats
+    from scipy.special import stdtr
 
     df = max(1.0, df)
     error = math.sqrt(variance)
     if error < 1e-12:  # all say the same, but for rounding: what chance makes of n equal signs
         return _unanimous(mean, n, level), 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
-    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, df))
+    half = _quantile_of_t(0.5 + level / 2, df) * error
+    p = 2 * float(stdtr(df, -abs(mean) / error))
     return Interval(mean, mean - half, mean + half, n), p
 
 

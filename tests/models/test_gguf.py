@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from comas.evaluation.systems import team_of
 from comas.export.team import export
 from comas.models import gguf as gguf_files
+from comas.models import kept
 from comas.models.loading import load_models
 from comas.models.sources import source_of
 from comas.testing.tiny import _tiny_tokenizer, tiny_model
@@ -114,6 +115,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where copies are kept, for one test."""
     place = tmp_path / "cache"
     monkeypatch.setattr(gguf_files, "cache", lambda _: place)
+    monkeypatch.setattr(kept, "cache", lambda kind: place / kind)
     gguf_files.config_folder.cache_clear()
     return place
 

@@ -18,6 +18,7 @@ from comas.config.resolve import Resolved
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.evaluation.spec import Plan
+from comas.models import kept
 from comas.models.sources import files_of
 from comas.questions.checked import RunQuestions, can_judge, loaded
 from comas.storage import files as disk
@@ -205,7 +206,7 @@ def of_weights(sources: Mapping[str, str]) -> str:
 def _of_folder(folder: Path) -> dict[str, str]:
     """File -> SHA-256, of all that a model is loaded from."""
     if folder.is_file():
-        return {folder.name: disk.digest(folder)}
+        return {folder.name: kept.digest(folder)}
     # a checkpoint's, which was compared when it was opened
     sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
     files = {file for pattern in LOADED for file in folder.glob(pattern) if file.is_file()}
@@ -213,7 +214,7 @@ def _of_folder(folder: Path) -> dict[str, str]:
     for file in sorted(files):
         if file.name != "optimizer.safetensors":
             known = sealed.get(f"{folder.name}/{file.name}", {})
-            digests[file.name] = known.get("sha256") or disk.digest(file)
+            digests[file.name] = known.get("sha256") or kept.digest(file)
     return digests
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from comas.models.kept import cache, digest
 from comas.storage import files
 from comas.types import UserMistake
 
@@ -74,25 +75,9 @@ def is_rounded(base: str) -> bool:
     return _facts_of(base).rounded
 
 
-def cache(kind: str) -> Path:
-    """Return the folder of one kind of what comas makes of models, beside the hub's cache, so that
-    HF_HOME moves both.
-    """
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HOME) / "comas" / kind
-
-
 def copy_folder(base: str) -> Path:
     """Name the folder of a file's copy by the hash of its content."""
-    path = Path(base).resolve()
-    return cache(COPIES) / _digest(str(path), path.stat().st_mtime_ns)
-
-
-@lru_cache
-def _digest(path: str, changed: int) -> str:
-    """The SHA-256 of a file that was last `changed` then."""
-    return files.digest(Path(path))
+    return cache(COPIES) / digest(Path(base))
 
 
 def has_copy(base: str) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, cast
 from safetensors import SafetensorError
 
 from comas.machine import auto_device, has_apple_gpu
-from comas.models.gguf import as_read, cache, is_gguf, is_rounded, is_small, keep_copy
+from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
+from comas.models.kept import cache
 from comas.models.sources import (
     apart_up_to,
     file_of,
@@ -182,7 +183,9 @@ def _tokenizer(base: str, source: str, arguments: Mapping[str, str], trusted: bo
 
 def _check_alike(tokenizers: Mapping[str, Any], bases: Mapping[str, str]) -> None:
     """Refuse policies with different tokenizers."""
-    first = next(iter(tokenizers.values()))
+    first, *others = tokenizers.values()
+    if not others:
+        return
     vocabulary = first.get_vocab()
     for policy, tokenizer in tokenizers.items():
         same_words = tokenizer.get_vocab() == vocabulary
