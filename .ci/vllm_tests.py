@@ -51,7 +51,7 @@ def main(environment: Path, wheels: str, tests: Sequence[str]) -> int:
 def installed(environment: Path, python: Path, wheels: str) -> str | None:
     """Why the package could not be installed; None where it was. Anything else is an error."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-compile"]
     alone = [*pip, "--no-deps"]
     tried = subprocess.run([*alone, PACKAGE], capture_output=True, text=True, check=False)
     if tried.returncode:

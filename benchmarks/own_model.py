@@ -1,12 +1,13 @@
 """A model of one's own as a user meets it: `python benchmarks/own_model.py --base FILE_OR_NAME
-[--rows 8,24,64] [--threads 2] [--rounds 3] [--vllm PYTHON]`.
+[--rows 8,24,64] [--threads 2] [--rounds 3] [--vllm PYTHON] [--shape qwen2.5-3b --layers 4]`.
 
 From the command to the first token, sampling at several numbers of rows, and a learning step: ours
 and other libraries', in turn, with the same prompts, lengths of replies, threads and dtype. Each
 measurement is a process of its own, so that its peak memory is its own; a first command that is not
 counted fills caches. Medians over rounds, and the ranges. Prompt and decode rates come from two
 batches, of one token a reply and of `--new` more. The learning step is that of `training.py`, on
-one thread, whose peer needs TRL. Leaves out: llama.cpp, whose Python package decodes one sequence
+one thread, whose peer needs TRL. With `--shape` the weights are random, of that shape of
+`shapes.py` with few layers, and the tokenizer alone is that of the base. Leaves out: llama.cpp, whose Python package decodes one sequence
 at a time.
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 from mixed import generate, vllm_seconds
-from shapes import machine, show
+from shapes import CONFIGS, machine, show
 
 from comas.engines import auto
 from comas.engines.chat import Chat
@@ -99,6 +100,20 @@ def sampled(args: argparse.Namespace, rows: int, ours: bool) -> dict[str, float]
         "numbers": numbers,
         "peak": matmul_peak(getattr(torch, args.dtype)),
     }
+
+
+def save_shape(base: str, shape: str, layers: int, folder: str) -> None:
+    """Save random weights of a shape, with so many layers, and the tokenizer of `base`."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    source, _ = whole_model(base)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    config = AutoConfig.for_model(**{**CONFIGS[shape], "num_hidden_layers": layers})
+    config.eos_token_id = tokenizer.eos_token_id
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def matmul_peak(dtype: torch.dtype) -> float:
@@ -251,6 +266,8 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with vLLM")
+    parser.add_argument("--shape", choices=sorted(CONFIGS))
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--only", choices=("start", "sampling", "learning"))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -262,6 +279,10 @@ def main() -> None:
         else:
             print(json.dumps(sampled(args, int(rest[0]), kind == "ours")))
         return
+    made = tempfile.TemporaryDirectory(prefix="comas-shape-")
+    if args.shape:
+        save_shape(args.base, args.shape, args.layers, made.name)
+        args.base = made.name
 
     if args.dtype is None:
         speed = bfloat16_speed(whole_model(args.base)[0])

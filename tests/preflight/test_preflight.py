@@ -345,7 +345,8 @@ def test_a_server_that_cannot_weigh_is_refused_before_answers_are_bought(serve: 
     server = serve(answers(said("Yes")))
     with pytest.raises(UserMistake, match="top_logprobs"):
         preflight("big-model", hosts__home__api=server.url, task="sums", questions=4, answers=2)
-    assert len(server.worked) == 2  # a verdict of each judge, and no answer
+    # a verdict of each judge, of which the first may end the other, and no answer
+    assert len(server.worked) in (1, 2)
 
 
 def test_a_folder_whose_name_looks_like_a_key_is_a_base(
