@@ -546,6 +546,11 @@ def adapter_code(base: str) -> str:
     return code
 
 
+def test_a_runs_name_is_no_markup_in_its_card() -> None:
+    facts = Facts("a `b` [c](d)\n# e", 1, read(None, []))
+    assert "\n# `a 'b' [c](d) # e`\n" in card(facts, Part("team", ["a0"], {"a0": "seed"}, [], {}))
+
+
 def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
     """`from_pretrained("x.gguf")` cannot, nor `from_pretrained("seed")`."""
     code = adapter_code("seed")

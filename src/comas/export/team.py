@@ -438,7 +438,8 @@ def card(facts: Facts, part: Part) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "name": lambda path: Path(path).name,
+        # for a code span, in which nothing is markup
+        "name": lambda path: " ".join(Path(path).name.replace("`", "'").split()),
         "shown": shown,
         "known": lambda found: UNKNOWN if found is None else str(found),
     }
