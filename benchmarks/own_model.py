@@ -6,9 +6,9 @@ and other libraries', in turn, with the same prompts, lengths of replies, thread
 measurement is a process of its own, so that its peak memory is its own; a first command that is not
 counted fills caches. Medians over rounds, and the ranges. Prompt and decode rates come from two
 batches, of one token a reply and of `--new` more. The learning step is that of `training.py`, on
-one thread, whose peer needs TRL. With `--shape` the weights are random, of that shape of
-`shapes.py` with few layers, and the tokenizer alone is that of the base. Leaves out: llama.cpp, whose Python package decodes one sequence
-at a time.
+one thread, whose peer needs TRL. With `--shape` weights are random, of that shape of `shapes.py`
+with few layers, and only the tokenizer is that of the base. Leaves out: llama.cpp, whose Python
+package decodes one sequence at a time.
 """
 
 from __future__ import annotations
@@ -219,6 +219,7 @@ def samplings(args: argparse.Namespace, child: Callable[..., list[str]]) -> list
                     "times generate": statistics.median(
                         a / b for a, b in zip(decoded, theirs, strict=True)
                     ),
+                    "whole batch, s": spread([f["long"] for f in each]),
                     "share of the matmul peak": statistics.median(done),
                     "memory, GB": max(f["memory"] for f in each),
                 }
@@ -229,7 +230,7 @@ def samplings(args: argparse.Namespace, child: Callable[..., list[str]]) -> list
 
 
 def of_vllm(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Seconds of vLLM for whole batches, prompts included."""
+    """Seconds of vLLM (eager) for whole batches, prompts included."""
     models, tokenizer, ends = load_models({"p": args.base}, dtype=getattr(torch, args.dtype))
     asked = requests_of(Chat(tokenizer, ends), max(args.rows), 1 + args.new)
     told = argparse.Namespace(
@@ -239,8 +240,8 @@ def of_vllm(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [
         {
             "rows": rows,
-            "by": "vLLM, whole batches",
-            "seconds": seconds.get(str(rows), seconds.get("why")),
+            "by": "vLLM",
+            "whole batch, s": seconds.get(str(rows), seconds.get("why")),
         }
         for rows in args.rows
     ]
