@@ -37,13 +37,10 @@ def test_mcnemar_against_the_binomial_by_hand() -> None:
     assert mcnemar(0, 20) == pytest.approx(2 / 2**20)
 
 
-def test_wilson_by_hand() -> None:
-    z = stats.norm.ppf(0.975)
-    for right, n in ((0, 10), (3, 10), (500, 500), (61, 512)):
-        p = right / n
-        middle = (right / n + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-        assert wilson(right, n) == pytest.approx((p, middle - half, middle + half, n))
+@pytest.mark.parametrize(("right", "n"), [(0, 10), (3, 10), (10, 10), (500, 500), (61, 512)])
+def test_wilson_as_scipy_has_it(right: int, n: int) -> None:
+    low, high = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right, n) == pytest.approx((right / n, low, high, n), abs=1e-15)
 
 
 def test_the_bootstrap_against_the_normal_limit() -> None:
