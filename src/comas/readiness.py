@@ -23,7 +23,7 @@ from comas.config.schema import parse_pair, read
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
-from comas.game.play import Scene, play_all
+from comas.game.play import Scene, own_file, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
@@ -491,7 +491,8 @@ def _labels(played: Sequence[tuple[Question, Episode]], task: Task) -> dict[str,
             continue
         for turn in episode.turns:
             if turn.role == "solution":
-                verdict = task.verify(question, turn.text) if turn.finished else "wrong"
+                with own_file(task.verify, f"task {task.name}, question {question.id}: verify"):
+                    verdict = task.verify(question, turn.text) if turn.finished else "wrong"
                 if verdict != "failed":
                     right[turn.id] = verdict == "right"
     return right or None

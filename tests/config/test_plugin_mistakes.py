@@ -388,3 +388,50 @@ def test_checks_of_methods_and_tasks_name_the_hole_that_was_meant(
         check_method(
             comas.method, pick.task, [pick.make_question((1, 2, 4, 5), 7, "three")], lambda *_: "x"
         )
+
+
+OWN_TASK = """
+from comas.types import Question, Task
+
+
+def load(split, path=None, limit=None, seed=0):
+    return [Question(id=f"{{split}}{{n}}", prompt="12 7 3 5 -> 22", answer="22") for n in range(2)]
+
+
+functions = {{"verify": lambda q, t: "right", "extract": lambda q, t: t, "shown": lambda q, t: t}}
+functions["{name}"] = lambda q, t: {value}
+task = Task(name="own", load=load, base="seed", max_tokens={{"solution": {room}}}, wording={{"solution": {wording}}}, **functions)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"name": "verify", "value": "t == q.answer"},
+            "task own: verify returned False, wanted is right, wrong or failed",
+        ),
+        (
+            {"name": "extract", "value": "len(t)"},
+            "wanted is a text, or None for no answer",
+        ),
+        ({"name": "extract", "value": "t.split()[99]"}, "task own: extract failed in own.py line"),
+        ({"name": "shown", "value": "None"}, "task own: shown returned None, wanted is a text"),
+        ({"room": "0"}, "task own: max_tokens['solution'] is 0, wanted is a whole number"),
+        ({"room": "'9'"}, "task own: max_tokens['solution'] is '9', wanted is a whole number"),
+        ({"wording": "5"}, "task own: wording['solution'] is 5, wanted is a text"),
+    ],
+)
+def test_a_task_whose_functions_return_what_no_task_returns(
+    change: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = {"name": "ballot", "value": "t", "room": "64", "wording": "'{question}'", **change}
+    Path("own.py").write_text(OWN_TASK.format(**own))
+    keys = ["steps=1", "questions=2", "test_questions=2", "eval_every=0", "threads=1", "agents=2"]
+    assert run(["train", *keys, "task=./own.py", "out=r"], monkeypatch) == 2
+    assert said in line(capsys.readouterr().err)

@@ -117,3 +117,26 @@ def test_tasks_without_answers_to_compare_are_one_line(
     *notes, last = capsys.readouterr().err.splitlines()
     assert says in last
     assert not any("asking" in note for note in notes)
+
+
+BROKEN = """
+from dataclasses import replace
+
+from comas.tasks.pick import task as pick
+
+
+def verify(question, text):
+    return {"22": "right"}[text]
+
+
+task = replace(pick, name="broken", verify=verify)
+"""
+
+
+def test_a_verifier_of_ones_own_that_breaks_down_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text(BROKEN)
+    with pytest.raises(UserMistake, match=r"verify failed in broken.py line 8: KeyError"):
+        preflight("seed", task="./broken.py", threads=1, **SMALL)

@@ -166,6 +166,37 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_it_took(
     assert told["config"]["steps"] == 10
 
 
+PARTLY = """
+from dataclasses import replace
+
+from comas.methods import ttrl
+from comas.types import HostFailure
+
+
+async def play(question, agents, rng, task, *, votes: int = 8):
+    answer = await ttrl.method.play(question, agents, rng, task, votes=votes)
+    if answer != "rehearsed 1":
+        raise HostFailure("there is no room for a second turn")
+    return answer
+
+
+method = replace(ttrl.method, play=play)
+"""
+
+
+def test_a_dry_run_of_which_no_discussion_ends_is_refused_as_training_would(
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("partly.py").write_text(PARTLY)
+    assert run(["train", "--dry-run", "method=./partly.py", *keys_of(untaught)], monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert "every discussion failed; the first: there is no room for a second turn" in told
+
+
 def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

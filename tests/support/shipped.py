@@ -31,6 +31,10 @@ def polite(policy: str, role: str, prompt: str, seed: int) -> str:
         raise HostFailure("the machine let us down")
     if "odd" in prompt:
         raise Odd(1, 2)
+    if "withdrawn" in prompt:
+        raise asyncio.CancelledError
+    if "leave" in prompt:
+        raise SystemExit(5)
     if "unsendable" in prompt:
         return Unsendable(prompt)
     if "warn" in prompt:

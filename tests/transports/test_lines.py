@@ -200,6 +200,18 @@ def test_an_error_that_cannot_travel_is_told_in_words(far: RemoteHost) -> None:
     assert asyncio.run(ask(far, "and it goes on")) == "a0 says and it goes on 3"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("withdrawn", "CancelledError: "), ("leave", "SystemExit: 5")]
+)
+def test_an_engine_that_cancels_itself_or_leaves_is_told_in_words(
+    far: RemoteHost, text: str, said: str
+) -> None:
+    with pytest.raises(HostFailure) as failed:
+        asyncio.run(ask(far, text))
+    assert str(failed.value) == said
+    assert asyncio.run(ask(far, "and it goes on")) == "a0 says and it goes on 3"
+
+
 def test_who_asked_for_what_cannot_travel_is_not_left_waiting(far: RemoteHost) -> None:
     async def both() -> list[Any]:
         asked = (ask(far, "unsendable", "t0"), ask(far, "well", "t1"))

@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from comas.config.mistakes import FORMER_MONITORS, nearest
+from comas.config.own_tasks import held
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
 
@@ -88,6 +89,8 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
     if name.endswith(".py"):
         wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
         check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
+        if isinstance(plugin, Task):
+            return held(plugin)
     return plugin
 
 

@@ -48,6 +48,8 @@ from comas.types import UserMistake
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of Adam's moving averages."""
+MOST_AGENTS = 10_000
+"""Of a team: each is a table of the config."""
 
 
 class _Table(BaseModel):
@@ -257,8 +259,8 @@ class Config(_Table):
         agents = data.get("agents")
         if "dealt" in data:
             raise ValueError("unknown key dealt")
-        if type(agents) is int and agents < 1:
-            raise ValueError(f"agents = {agents}: a team has at least one")
+        if type(agents) is int and not 1 <= agents <= MOST_AGENTS:
+            raise ValueError(f"agents = {agents}: a team has 1 to {MOST_AGENTS:,}")
         if not agents or type(agents) is int:
             hosts: Any = data.get("hosts")
             names = (

@@ -172,8 +172,11 @@ class FarEnd:
         own = {"learn": self.learn, "sees": self.sees}
         try:
             answer = number, True, await (own.get(verb) or getattr(self._host, verb))(*arguments)
-        except asyncio.CancelledError:
-            return  # nobody waits for it
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return  # nobody waits for it
+            answer = number, False, portable(error)  # the engine's own doing: somebody waits
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
             answer = number, False, portable(error)
         finally:
@@ -233,13 +236,15 @@ class _Forward(logging.Handler):
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error as it can travel; one that cannot is told in words. Where it happened goes with it
-    as a note.
+    """The error as it can travel; one that cannot, or is none of ordinary code, is told in words.
+    Where it happened goes with it as a note.
     """
     where = "".join(traceback.format_exception(error)).rstrip()
     try:
         again = pickle.loads(pickle.dumps(error))
-        whole = type(again) is type(error) and str(again) == str(error)
+        # one that ends a process would end the near one, or be taken for Ctrl-C there
+        ordinary = isinstance(error, Exception)
+        whole = ordinary and type(again) is type(error) and str(again) == str(error)
     except Exception:  # noqa: BLE001 - whatever is against it, words can travel
         whole = False
     travelling = error if whole else HostFailure(f"{type(error).__name__}: {error}")

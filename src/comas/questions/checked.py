@@ -7,6 +7,7 @@ A mistake in a task is one line that names it, before anything is asked. Leaves 
 
 from __future__ import annotations
 
+import inspect
 import random
 import traceback
 from collections import Counter
@@ -96,7 +97,7 @@ def loaded(task: Task, split: str, **options: Any) -> list[Question]:
 def place_of(error: Exception, function: Callable[..., Any]) -> str:
     """File and line in which an error arose: of the function's own file, if it came through it."""
     frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
     frame = (own or frames)[-1]
     return f"{Path(frame.filename).name} line {frame.lineno}"

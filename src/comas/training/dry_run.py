@@ -22,7 +22,7 @@ from comas.testing.scripted import stand_ins
 from comas.training.learning import learn
 from comas.training.remembering import in_passes
 from comas.training.start import prepare
-from comas.types import Episode, HostFailure, Turn
+from comas.types import Episode, Turn, UserMistake
 
 REPLY = 32
 """Tokens after which a reply is cut; in a second play after a quarter of them, so that prompts and
@@ -68,6 +68,12 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
             return scene.room.get(turn.role, config.max_tokens)
 
         pace = await pace_of(play, discussions, room)
+        failed = [episode.error for episode in pace.episodes if episode.error is not None]
+        if len(failed) == len(pace.episodes):  # as the first step would say
+            raise UserMistake(f"every discussion failed; the first: {failed[0]}")
+        if failed:
+            of = f"{len(failed)} of {len(pace.episodes)}"
+            note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
         learnt, seconds = await _learnt(team, pace)
         peak = peak_bytes(team.hosts)
     finally:
@@ -167,7 +173,8 @@ async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:
         count = min(most, 4 * count)
     turns = [turn for episode in episodes for turn in episode.turns]
     if not turns:
-        raise HostFailure(episodes[0].error or "nobody was asked anything")
+        first = episodes[0].error or "nobody was asked anything"
+        raise UserMistake(f"every discussion failed; the first: {first}")
     generated = sum(turn.tokens for turn in turns)
     finished = sum(turn.finished for turn in turns)
     # of replies that may be cut anywhere
