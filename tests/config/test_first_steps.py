@@ -261,6 +261,40 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
     assert re.match(r"[\d,]+ games, in ", said)
 
 
+HUNG = """
+import pathlib
+from dataclasses import replace
+
+from comas.tasks.pick import task as pick
+
+
+def verify(question, text):
+    pathlib.Path("begun").touch()
+    while True:
+        pass
+
+
+task = replace(pick, name="hung", verify=verify)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
+def test_a_verifier_that_never_returns_does_not_outlive_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "hung.py").write_text(HUNG)
+    words = ["eval", "seed", "--tasks", "./hung.py", "--limit", "1", "--out", "e", "threads=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "comas", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 120
+    while not (tmp_path / "begun").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("stopped; go on with: ")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 def test_ctrl_c_while_the_library_is_imported_is_one_line() -> None:
     stop = "import sys, os, signal; sys.argv = ['comas', 'eval', 'seed']\n"

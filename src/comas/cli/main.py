@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import sys
+import threading
 from contextlib import suppress
 from typing import Annotated
 
@@ -44,6 +45,13 @@ def main() -> None:
     if any("\udc80" <= letter <= "\udcff" for letter in "".join(sys.argv)):
         sys.exit(_fail("an argument is not UTF-8, or not in this locale: set PYTHONUTF8=1"))
     code = _run()
+    if code == STOPPED and any(
+        thread.name.startswith("verify") for thread in threading.enumerate()
+    ):
+        # a verifier of the user's own may never return, and Python waits for its thread
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)
     if code == CLOSED and sys.stdout is not None:
         with suppress(OSError):  # what is left to write shall not fail once more while Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,6 +34,8 @@ from comas.types import Episode, Question, Task
 
 AT_ONCE = 512
 """Games that are played side by side."""
+SLOW = 60.0
+"""Seconds after which it is said that a verifier has not returned."""
 
 
 class Game(NamedTuple):
@@ -112,8 +114,19 @@ class Round:
         if counting:
             pulse.turn_to("playing")
         spent: list[BaseException] = []
+        own_verify = getattr(self.task.verify, "__module__", "").startswith("comas_user_")
+        told: list[str] = []
         slots = asyncio.Semaphore(AT_ONCE)
         threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+
+        def tell_late(question: str) -> None:
+            """Say once that a verifier of the user's own is still at work: it may never return."""
+            if own_verify and not told:
+                told.append(question)
+                hook.note(
+                    f"task {self.task.name}: verify has not returned for {SLOW:.0f} s, of question"
+                    f" {question}; Ctrl-C stops"
+                )
 
         async def judge(episode: Episode, who: str, turns: Sequence[Any]) -> None:
             """Ask the verifier, in a thread: it may wait for a process of its own."""
@@ -121,7 +134,11 @@ class Round:
             if not episode.error:
                 loop = asyncio.get_running_loop()
                 judging = loop.run_in_executor(threads, _judged, self.task, episode, turns)
-                verdict, besides = await judging
+                late = loop.call_later(SLOW, tell_late, episode.question.id)
+                try:
+                    verdict, besides = await judging
+                finally:
+                    late.cancel()
             record = {
                 "id": episode.id,
                 "question": episode.question.id,
