@@ -435,3 +435,12 @@ def test_a_task_whose_functions_return_what_no_task_returns(
     keys = ["steps=1", "questions=2", "test_questions=2", "eval_every=0", "threads=1", "agents=2"]
     assert run(["train", *keys, "task=./own.py", "out=r"], monkeypatch) == 2
     assert said in line(capsys.readouterr().err)
+
+
+def test_fields_of_a_task_without_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("from comas.types import Task\ntask = Task('mine', print)\n")
+    assert run(["train", "task=./own.py"], monkeypatch) == 2
+    assert "line 2 (its fields are keywords: name=...)" in line(capsys.readouterr().err)

@@ -160,6 +160,12 @@ def test_a_checkpoint_begins_empty(run: Run) -> None:
     assert not list(run.checkpoint().iterdir())
 
 
+def test_a_study_is_told_from_a_run(tmp_path: Path) -> None:
+    (tmp_path / "study.json").touch()
+    with pytest.raises(UserMistake, match=r"is a study, not a run: read .*report\.md"):
+        Run.open(tmp_path)
+
+
 def test_folders_that_are_taken_missing_or_impossible(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

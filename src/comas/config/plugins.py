@@ -227,6 +227,8 @@ def import_file(name: str, kind: str) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
+        if isinstance(error, TypeError) and "__init__() takes 1 positional" in str(error):
+            where += " (its fields are keywords: name=...)"
         raise UserMistake(
             f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
         ) from error

@@ -87,6 +87,11 @@ class Run:
         """An existing run."""
         path = os.path.expanduser(path)
         if not (Path(path) / "config.toml").is_file():
+            if (Path(path) / "study.json").is_file():
+                raise UserMistake(
+                    f"{path} is a study, not a run: read {Path(path) / 'report.md'}, or name one of"
+                    f" the runs below {Path(path) / 'cells'}"
+                )
             raise UserMistake(f"{path} is not a run: it has no config.toml{resembling(str(path))}")
         run = cls(Path(path))
         run.config()  # what is called so may be of something else
