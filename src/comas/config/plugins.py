@@ -189,11 +189,18 @@ def _function(folder: str) -> str:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raise UserMistake for what is no tracker, or misses its package; nothing is imported.
+    """Raise UserMistake for what is no tracker, or misses its package, and for two whose files have
+    one name, by which it is noted what each was sent; nothing is imported.
 
     A shipped tracker, its package and the extra that brings it have one name.
     """
+    known: dict[str, str] = {}
     for name in names:
+        called = Path(name).name
+        if known.setdefault(called, name) != name:
+            raise UserMistake(
+                f"track = {name!r}: two trackers are called {called}: rename one of the files"
+            )
         if name.endswith(".py"):
             check_builder_name("trackers", name, "track")
             continue
