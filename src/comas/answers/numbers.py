@@ -38,7 +38,8 @@ _GLUED = (
 )
 """Units that may stand behind a number without a space, where `5k` is another number."""
 _WORD = re.compile(
-    rf"(?<=[0-9.%])(?:(?: +|(?={_GLUED}))([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{{[0-9]\}}))?|"
+    rf"(?<=[0-9.%])(?:(?: +|(?={_GLUED}))([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)"
+    r"(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?|"
     r" *[€£¥₹¢])\Z"
 )
 """Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
