@@ -175,6 +175,13 @@ def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyP
         run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook()))
 
 
+def test_fields_without_their_names_are_told(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from comas.types import Task\n\ntask = Task('mine', None, None, None)\n")
+    with pytest.raises(UserMistake, match=r"line 3: its fields are given by name, as in Task"):
+        load_plugin("task", str(mine))
+
+
 def test_records_take_keywords_only() -> None:
     texts: Any = ("a", "b", "c")
     with pytest.raises(TypeError):

@@ -33,9 +33,7 @@ _BOXED_UNIT = (
 _UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
 """What stands behind a number up to the end: degrees, then boxes of words, each with an exponent.
 """
-_GLUED = (
-    "(?:st|nd|rd|th|[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z])"
-)
+_GLUED = "(?:st|nd|rd|th|[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z])"
 """Units that may stand behind a number without a space, where `5k` is another number."""
 _WORD = re.compile(
     rf"(?<=[0-9.%])(?:(?: +|(?={_GLUED}))([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)"
@@ -50,9 +48,7 @@ _THIN = re.compile(r"\\,(?![A-Za-z])|\\!")
 _WIDE = re.compile(r"\\[,;: ]|~|\s+")
 _FULL_WIDTH = str.maketrans("０１２３４５６７８９－", "0123456789-")
 _END = re.compile(r"(?<!\\);\Z")
-_GROUPS = re.compile(
-    r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{3})+(?![0-9]| ?/|\s[0-9])"
-)
+_GROUPS = re.compile(r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{3})+(?![0-9]| ?/|\s[0-9])")
 """`1 500`; but `1 100/200` may be one and a half."""
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
@@ -66,8 +62,8 @@ def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number and nothing else; None for anything else, NaN
     and infinity included.
 
-    Understands `1,000`, `1 000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`,
-    `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words
+    Understands `1,000`, `1 000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`,
+    `-7`, `3/4`, `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words
     or in `\\text{...}`.
     """
     if len(text) > 4 * DIGITS:

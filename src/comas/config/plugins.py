@@ -234,8 +234,10 @@ def import_file(name: str, kind: str) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
+        unnamed = "__init__() takes 1 positional argument" in str(error)
+        remedy = ": its fields are given by name, as in Task(name=...)" if unnamed else ""
         raise UserMistake(
-            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}{remedy}"
         ) from error
     return module
 
