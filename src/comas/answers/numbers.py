@@ -63,8 +63,8 @@ def number(text: str) -> Fraction | None:
     and infinity included.
 
     Understands `1,000`, `1 000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`,
-    `-7`, `3/4`, `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words
-    or in `\\text{...}`.
+    `-7`, `3/4`, `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit
+    behind it, in words or in `\\text{...}`.
     """
     if len(text) > 4 * DIGITS:
         return None
