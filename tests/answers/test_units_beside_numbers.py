@@ -39,6 +39,16 @@ OTHER_NUMBERS = [
     "5 lakh",
     r"5^\circ \text{ million}",
     r"\frac{5}{1}\text{ million}",
+    "5cm million",
+    "5ft 3in",
+    "5million",
+    "5pi",
+    "5ab",
+    r"5\,x",
+    r"5\,k",
+    "5;6",
+    "5 000",
+    "0 005",
 ]
 
 
@@ -74,10 +84,34 @@ def test_words_that_make_another_number(said: str) -> None:
         r"\text{\$25}",
         "25 percent",
         r"25\ dollars",
+        "25cm",
+        "25km/h",
+        "25cm²",
+        "25th",
+        r"25\,m",
+        r"25\,apples",
+        "25;",
+        "25 cm;",
+        "２５",
+        "+25kg",
     ],
 )
 def test_units_change_nothing(said: str) -> None:
     assert gsm8k.verify(Question(id="q", prompt="?", answer="25"), rf"\boxed{{{said}}}") == "right"
+
+
+@pytest.mark.parametrize("said", ["1 500", "1 500 m", "1\u202f500", "1 500.0", "1 500;"])
+def test_digits_in_groups(said: str) -> None:
+    for sign in ("", "-", "－"):
+        asked = Question(id="q", prompt="?", answer=f"{sign and '-'}1500")
+        assert gsm8k.verify(asked, rf"\boxed{{{sign}{said}}}") == "right"
+
+
+@pytest.mark.parametrize("said", ["1 500/3", "1 50", "1 5000", "1 500 2", "3 x 10 000", "01 500"])
+def test_two_numbers_are_no_groups(said: str) -> None:
+    for gold in ("3", "500", "1500", "15000", "30000"):
+        asked = Question(id="q", prompt="?", answer=gold)
+        assert gsm8k.verify(asked, rf"\boxed{{{said}}}") == "wrong"
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,25 @@ def test_a_presets_task_options_are_for_the_methods_own_task() -> None:
     assert other.task_options["form"] == "three", "of the task, which nobody changed"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"question,answer\n1 + 2?,3\n",
+        b"question\tanswer\n1 + 2?\t3\n",
+        b'[{"question": "1 + 2?", "answer": "3"}]',
+        b'[\n  {"question": "1 + 2?", "answer": "3"}\n]',
+        '{"question": "1 + 2?", "answer": "3"}'.encode("utf-16"),
+        b"\x1f\x8b\x08\x00\x00",
+        b"PAR1\x15\x04\x15\xff",
+    ],
+)
+def test_a_file_of_another_kind_names_the_kind_that_is_read(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(content)
+    with pytest.raises(UserMistake, match="JSON lines in UTF-8 are wanted, one object per line"):
+        load_plugin("task", "jsonl").load("train", path=str(file))
+
+
 NESTED = "[" * 5000
 LONG = "9" * 5000
 

@@ -51,6 +51,13 @@ def test_a_config_of_something_else_is_no_run(
     assert "site is not a run: its config.toml" in line or "unknown key title" in line
 
 
+@pytest.mark.parametrize("sign", "9[")
+def test_a_run_whose_config_has_no_end_is_one_line(sign: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"steps = {sign * 5000}")
+    with pytest.raises(UserMistake, match=r"config\.toml is damaged"):
+        Run.open(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '{"step": 1}'])
 def test_a_measurement_without_its_facts_counts_as_not_measured(
     text: str, trained: Path, tmp_path: Path

@@ -86,10 +86,12 @@ MISTAKES = {
     "extends = 'x/y.toml'\n" + HEAD: "the name of a file beside it is wanted",
     "extends = 'nope.toml'\n" + HEAD: "No such file",
     "x": "is not TOML",
+    "steps = " + "9" * 5000: "is not TOML",
+    "steps = " + "[" * 5000: "is not TOML",
 }
 
 
-@pytest.mark.parametrize("text", MISTAKES)
+@pytest.mark.parametrize("text", MISTAKES, ids=lambda text: text[-40:])
 def test_a_mistake_is_one_line_that_names_the_file(text: str, tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     file.write_text(text)

@@ -172,6 +172,25 @@ def test_a_tracker_that_cannot_be_had_is_one_line_before_anything_is_loaded(
     assert not (tmp_path / "run" / "track").exists()
 
 
+def test_two_trackers_of_one_file_name_are_refused_before_the_first_step_and_later(
+    tmp_path: Path,
+) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    one, other = (tracker(place, "mine") for place in places)
+    with pytest.raises(UserMistake, match=r"two trackers are called mine\.py"):
+        train(tmp_path / "both", one, other)
+    assert not (tmp_path / "both").exists()
+    folder = tmp_path / "run"
+    train(folder, one, one)
+    changes = ["steps=6", f"track={json.dumps([str(one), str(other)])}"]
+    with pytest.raises(UserMistake, match=r"two trackers are called mine\.py: .*rename one"):
+        run_sync(resume_async(folder, Hook(), changes=changes, hosts={"home": Chained()}))
+    assert Run.open(folder).config()["track"] == [str(one), str(one)]
+    assert steps_of(folder, "mine") == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="kills of POSIX")
 def test_kills_and_resumes_lose_no_step_and_repeat_one_each_at_most(

@@ -202,7 +202,7 @@ def _numeral(text: str) -> tuple[str, int] | None:
 
 # --- what math-verify is given
 
-_DIGIT_FRACTION = re.compile(r"\\([dt]?frac)\s*([0-9])\s*([0-9])(?![0-9])")
+_DIGIT_FRACTION = re.compile(r"\\([dt]?(?:frac|binom))\s*([0-9])\s*([0-9])(?![0-9])")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9]| [0-9])")
 _THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")

@@ -33,16 +33,23 @@ _BOXED_UNIT = (
 _UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
 """What stands behind a number up to the end: degrees, then boxes of words, each with an exponent.
 """
+_GLUED = "(?:st|nd|rd|th|[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z])"
+"""Units that may stand behind a number without a space, where `5k` is another number."""
 _WORD = re.compile(
-    r"(?<=[0-9.%])(?: +([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?|"
+    rf"(?<=[0-9.%])(?:(?: +|(?={_GLUED}))([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)"
+    r"(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?|"
     r" *[€£¥₹¢])\Z"
 )
 """Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
 _AMOUNTS = re.compile(r"[KMBT]|mil")
 """Thousands and millions, where no physical unit is asked for."""
 _NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
-_THIN = re.compile(r"\\[,!]")
-_WIDE = re.compile(r"\\[;: ]|~|\s+")
+_THIN = re.compile(r"\\,(?![A-Za-z])|\\!")
+_WIDE = re.compile(r"\\[,;: ]|~|\s+")
+_FULL_WIDTH = str.maketrans("０１２３４５６７８９－", "0123456789-")
+_END = re.compile(r"(?<!\\);\Z")
+_GROUPS = re.compile(r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{3})+(?![0-9]| ?/|\s[0-9])")
+"""`1 500`; but `1 100/200` may be one and a half."""
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
 _NUMBER = re.compile(
@@ -55,13 +62,13 @@ def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number and nothing else; None for anything else, NaN
     and infinity included.
 
-    Understands `1,000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`, `-7`, `3/4`,
-    `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit behind it, in words
-    or in `\\text{...}`.
+    Understands `1,000`, `1 000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`,
+    `-7`, `3/4`, `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit
+    behind it, in words or in `\\text{...}`.
     """
     if len(text) > 4 * DIGITS:
         return None
-    text = text.strip().strip("$").strip()
+    text = _END.sub("", text.translate(_FULL_WIDTH).strip().strip("$").strip())
     text = _WIDE.sub(" ", _THIN.sub("", text.replace("\\left", "").replace("\\right", "")))
     if whole := _WRAP.fullmatch(text):
         text = next(part for part in whole.groups() if part is not None)
@@ -71,6 +78,7 @@ def number(text: str) -> Fraction | None:
     text = bare
     for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-"), ("–", "-")):
         text = text.replace(mark, plain)
+    text = _GROUPS.sub(lambda found: re.sub(r"\s", "", found[0]), text)
     if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
         return None
     text = text.replace(" ", "")

@@ -189,11 +189,18 @@ def _function(folder: str) -> str:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raise UserMistake for what is no tracker, or misses its package; nothing is imported.
+    """Raise UserMistake for what is no tracker, or misses its package, and for two whose files have
+    one name, by which it is noted what each was sent; nothing is imported.
 
     A shipped tracker, its package and the extra that brings it have one name.
     """
+    known: dict[str, str] = {}
     for name in names:
+        called = Path(name).name
+        if known.setdefault(called, name) != name:
+            raise UserMistake(
+                f"track = {name!r}: two trackers are called {called}: rename one of the files"
+            )
         if name.endswith(".py"):
             check_builder_name("trackers", name, "track")
             continue
@@ -227,10 +234,10 @@ def import_file(name: str, kind: str) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
-        if isinstance(error, TypeError) and "__init__() takes 1 positional" in str(error):
-            where += " (its fields are keywords: name=...)"
+        unnamed = "__init__() takes 1 positional argument" in str(error)
+        remedy = ": its fields are given by name, as in Task(name=...)" if unnamed else ""
         raise UserMistake(
-            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}{remedy}"
         ) from error
     return module
 

@@ -44,6 +44,7 @@ from comas.hosts.table import (
 )
 from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_file
 from comas.program import command
+from comas.storage import files
 from comas.types import UserMistake
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -541,12 +542,12 @@ def _to_the_host(data: dict[str, Any]) -> None:
 def _table(path: str | Path) -> dict[str, Any]:
     """Read a config file, unchecked."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return files.read_toml(Path(path))
     except OSError as error:
         raise UserMistake(
             f"config {path}: {error.strerror}; keys are set by key=value, without spaces"
         ) from error
-    except (ValueError, RecursionError) as error:  # also of numbers and nesting without end
+    except ValueError as error:
         raise UserMistake(f"config {path} is not TOML: {error}") from error
 
 

@@ -3,8 +3,9 @@ thoughts and text; how a template writes a call of a tool.
 
 The template is rendered with place holders where the contents go; its own pieces are tokenised with
 their special tokens, the contents apart from them and without any. Contents are trimmed where the
-template trims them. Leaves out: templates that rewrite contents otherwise (an error says so),
-thoughts between other marks than <think> and </think>, several calls in one reply, calls in XML.
+template trims them. Leaves out: templates that rewrite contents otherwise (an error for a system
+message; what such a template would cut or replace in another message is given whole), thoughts
+between other marks than <think> and </think>, several calls in one reply, calls in XML.
 """
 
 from __future__ import annotations

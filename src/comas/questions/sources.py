@@ -147,6 +147,7 @@ class Source:
                 names = ", ".join(columns)
                 raise UserMistake(
                     f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
+                    + ("" if isinstance(row, Mapping) else f"; {WANTED}")
                 )
             if any(_SURROGATE.search(str(row[column])) for column in self.columns + self.values):
                 raise UserMistake(
@@ -188,21 +189,27 @@ class Source:
         yield from enumerate(rows)
 
 
+WANTED = "JSON lines in UTF-8 are wanted, one object per line"
+
+
 def _lines(file: Path, task: str) -> Iterator[tuple[int, Any]]:
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except UnicodeDecodeError as error:
+        raise UserMistake(f"task {task} cannot read {file} ({error}): {WANTED}") from error
+    except OSError as error:
         raise UserMistake(
-            f"task {task} cannot read {file} ({reason}): set data=FILE or COMAS_DATA, or unset both"
-            " (for `resume`, put the file back there: a run keeps its questions)"
+            f"task {task} cannot read {file} ({error.strerror}): set data=FILE or COMAS_DATA, or"
+            " unset both (for `resume`, put the file back there: a run keeps its questions)"
         ) from error
     for at, line in enumerate(lines, 1):
         if line.strip():
             try:
                 yield at, json.loads(line)
             except (ValueError, RecursionError) as error:  # also of numbers and nesting without end
-                raise UserMistake(f"{file}:{at} is not JSON that can be read: {error}") from error
+                raise UserMistake(
+                    f"{file}:{at} is not JSON that can be read: {error}; {WANTED}"
+                ) from error
 
 
 def identity(task: str, prompt: str) -> str:

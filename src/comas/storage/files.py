@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -129,6 +130,14 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise UserMistake(f"{path} is damaged: {error}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; a ValueError where it is none, also of nesting without end."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deeply: {error}") from error
 
 
 def facts(folder: Path) -> dict[str, Any] | None:

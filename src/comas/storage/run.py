@@ -16,7 +16,6 @@ import shlex
 import shutil
 import stat
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -134,8 +133,8 @@ class Run:
         """The resolved config, as it was saved."""
         path = self.path / "config.toml"
         try:
-            config: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            config = files.read_toml(path)
+        except ValueError as error:
             raise UserMistake(f"{path} is damaged: {error}") from error
         for key, kind in RUNS_HAVE.items():
             if not isinstance(config.get(key), kind):

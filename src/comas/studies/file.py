@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -156,10 +155,10 @@ def parts_of(path: Path) -> list[Path]:
 
 def _read_tables(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return files.read_toml(path)
     except OSError as error:
         raise UserMistake(f"study {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserMistake(f"study {path} is not TOML: {error}") from error
 
 
