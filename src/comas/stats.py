@@ -108,6 +108,13 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
     return found.within(-1.0, 1.0)
 
 
+def pass_at(n: int, right: int, k: int) -> float:
+    """Chance that k of n answers, drawn without replacement, hold one of the right ones: an
+    unbiased estimate of pass@k (Chen et al. 2021).
+    """
+    return 1 - math.comb(n - right, k) / math.comb(n, k)
+
+
 def mcnemar(only_first: int, only_second: int) -> float:
     """Two-sided p of McNemar's exact test (McNemar 1947): of the questions that one system alone
     got right, is each the winner equally often? 1 where there are none.

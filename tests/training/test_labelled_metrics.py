@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from comas.game.judgements import accepts
-from comas.stats import auc
+from comas.stats import auc, pass_at
 from comas.storage.records import without_truth
 from comas.tasks import pick
 from comas.training.metrics import at_frontier, balanced, load_metrics, summarise
@@ -129,6 +129,14 @@ def test_a_score_of_comas_judges_the_work_behind_the_evaluation() -> None:
         "evaluation": {"n": 1, "accepts_wrong": 1.0},
         "scoring": {"n": 2, "accepts_right": 1.0, "accepts_wrong": 0.0, "balanced": 1.0},
     }
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one() -> None:
+    assert pass_at(4, 1, 1) == 1 / 4
+    assert pass_at(4, 1, 2) == 1 / 2
+    assert pass_at(4, 2, 2) == pytest.approx(1 - 1 / 6)
+    assert pass_at(4, 0, 4) == 0.0
+    assert pass_at(4, 3, 2) == 1.0
 
 
 def test_coverage_of_questions_that_were_answered_several_times() -> None:
