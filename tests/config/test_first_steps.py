@@ -239,7 +239,7 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
         "--setups",
         "vote:votes=8",
         "--limit",
-        "128",
+        "512",
         "--out",
         str(tmp_path / "e"),
         "agents=1",
