@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_a_record_that_says_nothing_is_written_anew(large: Path, record: str) ->
     place.write_text(record)
     assert in_another_process(large) == right
     assert right in place.read_text()
+
+
+def test_a_record_without_its_digest_is_written_anew(large: Path) -> None:
+    right = kept.digest(large)
+    (place,) = (large.parent / "cache" / "digests").iterdir()
+    record = json.loads(place.read_text())
+    del record["sha256"]
+    place.write_text(json.dumps(record))
+    assert in_another_process(large) == right
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(large: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, get_args
 
-from comas.game.play import brief, own_file
+from comas.game.play import brief, is_own, own_file
 from comas.types import Task, UserMistake, Verdict
 
 VERDICTS = get_args(Verdict)
@@ -51,7 +51,7 @@ def held(task: Task) -> Task:
     own = {
         name: _held(task.name, name, function)
         for name, function in functions.items()
-        if callable(function) and getattr(function, "__module__", "").startswith("comas_user_")
+        if callable(function) and is_own(function)
     }
     return replace(task, **own)
 

@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from comas.config.mistakes import FORMER_MONITORS, nearest
 from comas.config.own_tasks import held
+from comas.game.play import OWN
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
 
@@ -221,7 +222,7 @@ def check_trackers(names: Iterable[str]) -> None:
 def import_file(name: str, kind: str) -> ModuleType:
     """The module in the file `name`; `kind` says in errors what it was to be."""
     path = Path(name).resolve()
-    spec = importlib.util.spec_from_file_location(f"comas_user_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{OWN}{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UserMistake(f"{kind} {name!r}: no such file")
     module = importlib.util.module_from_spec(spec)

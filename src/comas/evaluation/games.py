@@ -23,7 +23,7 @@ from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
 from comas.evaluation.ways import Asking, Way, players
 from comas.game.agent import Member
-from comas.game.play import first, play_one
+from comas.game.play import first, is_own, play_one
 from comas.game.roles import ANSWERS
 from comas.hooks import Hook, Pulse
 from comas.hosts.endpoint import BudgetSpent
@@ -114,14 +114,13 @@ class Round:
         if counting:
             pulse.turn_to("playing")
         spent: list[BaseException] = []
-        own_verify = getattr(self.task.verify, "__module__", "").startswith("comas_user_")
         told: list[str] = []
         slots = asyncio.Semaphore(AT_ONCE)
         threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
 
         def tell_late(question: str) -> None:
             """Say once that a verifier of the user's own is still at work: it may never return."""
-            if own_verify and not told:
+            if is_own(self.task.verify) and not told:
                 told.append(question)
                 hook.note(
                     f"task {self.task.name}: verify has not returned for {SLOW:.0f} s, of question"

@@ -116,6 +116,15 @@ async def play_one(scene: Scene, episode: Episode) -> None:
             return
 
 
+OWN = "comas_user_"
+"""How the names of modules begin that are files of the user's own."""
+
+
+def is_own(function: Callable[..., Any]) -> bool:
+    """Whether a function stands in a file of the user's own."""
+    return getattr(function, "__module__", "").startswith(OWN)
+
+
 @contextmanager
 def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
     """What goes wrong in here, in a file of the user's own, is told in a line with its place; what
@@ -128,9 +137,7 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
     except Exception as error:
         cause = first(error)
         file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
-        if not getattr(function, "__module__", "").startswith("comas_user_") or isinstance(
-            cause, UserMistake | HostFailure
-        ):
+        if not is_own(function) or isinstance(cause, UserMistake | HostFailure):
             raise
         frames = traceback.extract_tb(cause.__traceback__)
         # what a library raises is the doing of whoever called it

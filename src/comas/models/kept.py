@@ -45,7 +45,7 @@ def _digest(path: str, size: int, written: int, changed: int) -> str:
     known = None
     with suppress(OSError, ValueError):
         known = json.loads(record.read_text(encoding="utf-8"))
-    if isinstance(known, dict) and state.items() <= known.items():
+    if isinstance(known, dict) and state.items() <= known.items() and "sha256" in known:
         return str(known["sha256"])
     sha256 = files.digest(Path(path))
     with suppress(OSError):  # a cache that cannot be written costs time, not the answer

@@ -183,12 +183,9 @@ def _tokenizer(base: str, source: str, arguments: Mapping[str, str], trusted: bo
 
 def _check_alike(tokenizers: Mapping[str, Any], bases: Mapping[str, str]) -> None:
     """Refuse policies with different tokenizers."""
-    first, *others = tokenizers.values()
-    if not others:
-        return
-    vocabulary = first.get_vocab()
-    for policy, tokenizer in tokenizers.items():
-        same_words = tokenizer.get_vocab() == vocabulary
+    (_, first), *others = tokenizers.items()
+    for policy, tokenizer in others:
+        same_words = tokenizer.get_vocab() == first.get_vocab()
         if not same_words or tokenizer.chat_template != first.chat_template:
             raise UserMistake(
                 f"base {bases[policy]!r} of policy {policy} has another tokenizer than"

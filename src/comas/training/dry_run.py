@@ -69,8 +69,6 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
 
         pace = await pace_of(play, discussions, room)
         failed = [episode.error for episode in pace.episodes if episode.error is not None]
-        if len(failed) == len(pace.episodes):  # as the first step would say
-            raise UserMistake(f"every discussion failed; the first: {failed[0]}")
         if failed:
             of = f"{len(failed)} of {len(pace.episodes)}"
             note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
@@ -172,9 +170,9 @@ async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:
             break
         count = min(most, 4 * count)
     turns = [turn for episode in episodes for turn in episode.turns]
-    if not turns:
+    if not turns or all(episode.error is not None for episode in episodes):
         first = episodes[0].error or "nobody was asked anything"
-        raise UserMistake(f"every discussion failed; the first: {first}")
+        raise UserMistake(f"every discussion failed; the first: {first}")  # as the first step says
     generated = sum(turn.tokens for turn in turns)
     finished = sum(turn.finished for turn in turns)
     # of replies that may be cut anywhere
