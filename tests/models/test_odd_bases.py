@@ -17,6 +17,7 @@ from comas.engines.chat import Chat
 from comas.engines.stacked import can_stack
 from comas.hosts.local import make_local_host
 from comas.models.loading import load_models
+from comas.models.sources import place_of_model
 from comas.seams import Request
 from comas.testing import tiny_model
 from comas.types import Sampling, UserMistake
@@ -281,3 +282,10 @@ def test_sealed_weights_have_the_rights_that_the_umask_leaves(
         os.umask(before)
     assert weights.stat().st_mode & 0o777 == mode
     assert (folder / "a0").stat().st_mode & 0o777 == mode | (mode & 0o444) >> 2
+
+
+def test_policies_of_one_host_share_a_tokenizer() -> None:
+    seed, repair = place_of_model("seed"), place_of_model("seed-repair")
+    load_models({"a": seed, "b": seed})
+    with pytest.raises(UserMistake, match=r"of policy b has another tokenizer than .*seed'"):
+        load_models({"a": seed, "b": repair})
