@@ -218,10 +218,13 @@ class Lines(Quiet):
         self.steps: list[float] = []
         """Seconds of those of this process."""
         self.games = 0
-        """Of the evaluation; then how many are done, by this process, and failed."""
+        """Of the evaluation; then how many are done, by this process, and failed; its replies that
+        were cut for want of room.
+        """
         self.done = 0
         self.fresh = 0
         self.failed = 0
+        self.cut = 0
         self.cell_name = ""
 
     def begin(self, run: Run, team: Team, start: int) -> None:
@@ -253,16 +256,17 @@ class Lines(Quiet):
         """
         name = NAMES[progress.stage]
         done, total, counted = progress.replies, progress.expected, amount(progress)
-        failed = ""
+        failed = cut = ""
         if self.games:
             name = self.cell_name or NAMES["loading"]
             done, total, counted = self.done, self.games, f"{self.done}/{self.games} games"
             failed = f"{self.failed} failed" if self.failed else ""
+            cut = f"{self.cut} replies cut" if self.cut else ""
         elif progress.stage in ("playing", "learning"):
             name = f"step {progress.step + 1}/{self.total}, {name}"
             if progress.stage == "learning":
                 done, total = progress.rows_learnt, progress.rows_due
-        parts = [counted, speed(progress), failed, self.left]
+        parts = [counted, speed(progress), failed, cut, self.left]
         return name, done, total or None, ", ".join(filter(None, parts))
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
@@ -312,6 +316,7 @@ class Lines(Quiet):
         self.done += 1
         self.fresh += 1
         self.failed += record["verdict"] == "failed"
+        self.cut += sum(not turn["finished"] for turn in record["turns"])
         if self.fresh >= max(1, min(GAMES, self.games - self.done)):
             per_game = (time.monotonic() - self.began) / self.fresh
             self.left = f"left {span((self.games - self.done) * per_game)}"

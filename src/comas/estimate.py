@@ -24,6 +24,7 @@ from comas.machine import Memory, can_return_large_blocks, memory_of
 from comas.models import gguf
 from comas.models.loading import place_of
 from comas.models.sources import apart_up_to, config_folder, positions_of
+from comas.sync import uncollected
 from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
@@ -425,6 +426,7 @@ def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float 
     return HostFit(name, device, load.kept, learning, sampling, load.trained, chosen=chosen)
 
 
+@uncollected()  # torch is imported
 def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, Fit]:
     """The config that a new run keeps: with its defaults, which are told, and what it takes with
     them; an error where it does not fit into memory or onto the disk.
@@ -445,6 +447,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
     return resolved, found
 
 
+@uncollected()
 def filled(resolved: Resolved, learn: bool) -> Resolved:
     """Fill in `tokens_per_pass` and `max_rows` where one of them is open."""
     hosts = _with_weights(resolved).values()

@@ -216,8 +216,20 @@ def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:
     lines.planned(Path("evals/x"), 40, 0)
     lines.cell("seed", "pick", "single")
     for _ in range(20):
-        lines.game({"verdict": "right"})
+        lines.game({"verdict": "right", "turns": []})
         lines.working(Progress("playing", seconds=1.0))
     told = [line for line in output.getvalue().splitlines() if "/40 games, left" in line]
     assert told[0].startswith("seed pick single: 16/40 games, left 0:00")
     assert len(told) == 5
+
+
+def test_an_evaluation_says_while_it_goes_on_that_replies_are_cut() -> None:
+    output = StringIO()
+    lines = Lines(Console(file=output, width=200), every=-1.0)
+    lines.planned(Path("evals/x"), 40, 0)
+    lines.cell("seed", "pick", "single")
+    for finished in (True, False, False):
+        lines.game({"verdict": "wrong", "turns": [{"finished": finished}, {"finished": True}]})
+        lines.working(Progress("playing", seconds=1.0))
+    assert "3/40 games, 2 replies cut; 0:00" in output.getvalue()
+    assert "1/40 games; 0:00" in output.getvalue()

@@ -41,7 +41,7 @@ from comas.seams import (
     WholeModel,
     out_of_memory,
 )
-from comas.sync import Busy
+from comas.sync import Busy, uncollected
 from comas.types import (
     Account,
     Ask,
@@ -461,7 +461,7 @@ def build(plan: HostPlan[Table]) -> LocalHost:
     samples is loaded in that dtype, once.
     """
     remedy = "have fewer agents, set {host}.learner=adapters, or take a smaller base"
-    with in_memory(plan.name, "loading", remedy):
+    with in_memory(plan.name, "loading", remedy), uncollected():
         return _build(plan)
 
 
