@@ -96,16 +96,13 @@ def gpus() -> int:
 
 
 def has_apple_gpu() -> bool:
-    """Whether torch computes on an Apple GPU (`mps`) here.
-
-    Asks for macOS 14, which brings bfloat16 there (pytorch pull request 119641), and for torch 2.8,
-    the first that has all operators of a learning step there (`index_copy`: 154326).
+    """Whether torch computes on an Apple GPU (`mps`) here, with bfloat16, which macOS 14 brings
+    (pytorch pull request 119641).
     """
     import torch
 
     mps = torch.backends.mps
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    return version >= (2, 8) and mps.is_available() and mps.is_macos_or_newer(14, 0)
+    return mps.is_available() and mps.is_macos_or_newer(14, 0)
 
 
 def auto_device() -> str:

@@ -148,9 +148,9 @@ def test_programs_of_one_line_are_not_compared_as_mathematics() -> None:
     ],
 )
 def test_reading_is_linear(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     fences.blocks(piece * 20_000 + "x")
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_greek_letter_is_no_program() -> None:

@@ -239,8 +239,8 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
         device = auto_device()
     if device.startswith("mps") and not has_apple_gpu():
         raise UserMistake(
-            f"device {device!r} cannot be used here (it needs an Apple GPU, macOS 14 and torch"
-            " 2.8): set hosts.<name>.device=cpu"
+            f"device {device!r} cannot be used here (it needs an Apple GPU and macOS 14): set"
+            " hosts.<name>.device=cpu"
         )
     try:
         place = torch.empty(0, device=device).device

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import grouped_mm
 from transformers.pytorch_utils import Conv1D
 
 from comas.seams import in_float64
 from comas.types import UserMistake
-
-GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
-"""Newer than the oldest torch that is supported; `grouped` says where it is used."""
 
 
 class Route:
@@ -60,7 +58,7 @@ def times(x_NI: Tensor, weights_PIO: Tensor, route: Route, T: int) -> Tensor:
     if route.even:
         return torch.bmm(x_NI.view(len(weights_PIO), -1, x_NI.shape[1]), weights_PIO).flatten(0, 1)
     if grouped(x_NI, weights_PIO):
-        return GROUPED(x_NI, weights_PIO, offs=route.ends(T))
+        return grouped_mm(x_NI, weights_PIO, offs=route.ends(T))
     blocks = x_NI.split([n * T for n in route.counts])
     return torch.cat([x @ w for x, w in zip(blocks, weights_PIO, strict=True)])
 
@@ -76,7 +74,7 @@ def grouped(x_NI: Tensor, other: Tensor) -> bool:
     device = x_NI.device
     dtype = x_NI.dtype
     widths = [max(tensor.stride()[-2:]) for tensor in (x_NI, other)]
-    if GROUPED is None or other.device != device or any(n * dtype.itemsize % 16 for n in widths):
+    if other.device != device or any(n * dtype.itemsize % 16 for n in widths):
         return False
     if device.type == "cuda":
         return dtype == torch.bfloat16 and _hopper(device)
@@ -94,7 +92,7 @@ def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -
         P = len(sum_PIO)
         sum_PIO += torch.bmm(x_NI.view(P, -1, x_NI.shape[1]).mT, g_NO.view(P, -1, g_NO.shape[1]))
     elif grouped(x_NI, g_NO):
-        sum_PIO += GROUPED(x_NI.mT, g_NO, offs=route.ends(T))
+        sum_PIO += grouped_mm(x_NI.mT, g_NO, offs=route.ends(T))
     else:
         for p, (x, g) in enumerate(
             zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)
