@@ -48,7 +48,8 @@ def committed(folder: Path) -> int:
 
 
 @posix
-@pytest.mark.parametrize("last", [pytest.param("loading", marks=pytest.mark.slow), "step 1/500"])
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["loading", "step 1/500"])
 def test_a_closed_pipe_stops_a_run_in_order(last: str, tmp_path: Path) -> None:
     """comas train ... | head -1, and later: before the first step there is nothing to keep,
     afterwards all of it is.

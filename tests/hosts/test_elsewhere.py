@@ -52,6 +52,7 @@ from comas.engines.hf import build
 """
 
 
+@pytest.mark.slow
 def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
     untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

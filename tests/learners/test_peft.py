@@ -327,12 +327,10 @@ def test_bases_of_other_shapes_play_learn_and_are_read_by_peft(
 ) -> None:
     base = base_of(tmp_path / "base", family)
     made = run_of(tmp_path / "run", base, agents=3, **paid)
-    for metrics in made.metrics():
-        assert len(metrics["policies"]) == 3
-        assert all(
-            p["updates"] >= 1 and p["grad_norm"] > 0 and p["gap_max"] < 1e-4
-            for p in metrics["policies"].values()
-        )
+    steps = [metrics["policies"] for metrics in made.metrics()]
+    for policy in ("home/a0", "home/a1", "home/a2"):
+        assert all(p[policy]["updates"] >= 1 and p[policy]["gap_max"] < 1e-4 for p in steps)
+        assert any(p[policy]["grad_norm"] > 0 for p in steps)  # some step's pay may be all alike
     team = comas.load(made.path)
     there = population_of(team)
     for p in ("a0", "a1", "a2"):

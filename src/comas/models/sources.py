@@ -421,11 +421,10 @@ def _config_on_hub(name: str) -> str | None:
 
     try:
         kept = snapshot(name)
-        return (
-            str(kept)
-            if kept
-            else str(Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent)
-        )
+        if kept is None:
+            at_hand(name)  # fails at once where no hub is reached; a download tries for 24 seconds
+            kept = Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent
+        return str(kept)
     except Exception:  # noqa: BLE001 - offline, private, gone or no name at all, in the words of whatever HTTP library it uses
         return None
 
