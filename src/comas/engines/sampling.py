@@ -50,18 +50,21 @@ def draw(
     of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
     then known without waiting for a GPU. Results are on the CPU where an Apple GPU has the logits.
     """
-    logits_BV = in_float64(logits_BV)
-    device = logits_BV.device
+    masses_BV = in_float64(logits_BV)
+    if masses_BV is logits_BV:
+        masses_BV = logits_BV.clone()
+    device = masses_BV.device
     greedy = bool((temperature_B == 0).any())
     plain = bool(((temperature_B == 0) | (temperature_B == 1)).all())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
     noise_B = noise_B.to(device, non_blocking=True)
     temperature_B = temperature_B.to(device, non_blocking=True)
     greedy_B = temperature_B == 0
+    divisor_B1 = torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     if not plain:
-        logits_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
-    highest_B1 = logits_BV.amax(-1, keepdim=True)
-    masses_BV = (logits_BV - highest_B1).exp_()
+        masses_BV /= divisor_B1
+    highest_B1 = masses_BV.amax(-1, keepdim=True)
+    masses_BV.sub_(highest_B1).exp_()  # in place: a copy of so many numbers takes longer than both
     sums_BN = _sums_of_blocks(masses_BV)
     whole_B1 = sums_BN.sum(-1, keepdim=True)
     kept_BV = masses_BV
@@ -76,7 +79,8 @@ def draw(
         ids_B1 = torch.where(greedy_B[:, None], best_ids_B2[:, :1], ids_B1)
         lead_B1 = (best_B2[:, :1] - best_B2[:, 1:]) / whole_B1
         margin_B1 = torch.where(greedy_B[:, None], lead_B1, margin_B1)
-    logprob_B1 = logits_BV.gather(1, ids_B1) - highest_B1 - whole_B1.log()
+    chosen_B1 = in_float64(logits_BV.gather(1, ids_B1.to(logits_BV.device))) / divisor_B1
+    logprob_B1 = chosen_B1 - highest_B1 - whole_B1.log()
     return ids_B1[:, 0], logprob_B1[:, 0], margin_B1[:, 0]
 
 
