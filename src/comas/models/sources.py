@@ -214,14 +214,16 @@ class Source:
         )
 
 
-def source_of(name: str, api: bool = False) -> Source:
-    """Decide what a base name means; with `api` it is a name only."""
+def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset()) -> Source:
+    """Decide what a base name means; with `api` it is a name only. `above` are the folders of runs
+    that began with it.
+    """
     if api:
         return Source("api", name, name)
     if is_seed(name):
         return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}), whole=True)
     if (found := run_at(name)) is not None:
-        return _source_of_run(*found)
+        return _source_of_run(*found, above)
     if is_packaged(name):
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
     place = str(Path(name).resolve()) if Path(name).exists() else name
@@ -234,7 +236,7 @@ def source_of(name: str, api: bool = False) -> Source:
     return Source(kind, place, place, origin=frozenset({place}))
 
 
-def _source_of_run(run: Run, step: int | None) -> Source:
+def _source_of_run(run: Run, step: int | None, above: frozenset[str]) -> Source:
     """Read in a run's config what its policies began with."""
     if step is None and (marker := run.marker()) is not None:
         step = marker["step"]
@@ -246,13 +248,12 @@ def _source_of_run(run: Run, step: int | None) -> Source:
         if has_weights(hosts[agent["host"]])
     }
     place = str(run.path.resolve())
-    try:
-        origins = [source_of(base).origin for base in bases]
-    except RecursionError:
+    if place in above:
         raise UserMistake(
             f"run {place}: it begins, through runs of runs, with itself: correct the base in its"
             " config.toml"
-        ) from None
+        )
+    origins = [source_of(base, above=above | {place}).origin for base in bases]
     return Source(
         "run",
         place if step is None else f"{place}@{step}",

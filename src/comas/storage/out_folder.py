@@ -5,6 +5,7 @@ Leaves out: what is written there (`storage.run`).
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,10 @@ def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) ->
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
     path = Path(out)
     try:
-        path.resolve()
-    except (OSError, RuntimeError) as error:
-        raise UserMistake(f"{key}{out}: a link that leads to itself; choose another") from error
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserMistake(f"{key}{out}: a link that leads to itself; choose another") from error
     above = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not above.is_dir():
         raise UserMistake(f"{key}{out}: Not a directory: {above} is a file; choose another")
