@@ -20,11 +20,10 @@ from typing import Any
 from comas.config.resolve import Resolved, model_below, weights_at
 from comas.config.schema import HostConfig
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
-from comas.machine import Memory, can_return_large_blocks, memory_of
+from comas.machine import Memory, can_return_large_blocks, memory_of, uncollected
 from comas.models import gguf
 from comas.models.loading import place_of
 from comas.models.sources import apart_up_to, config_folder, positions_of
-from comas.sync import uncollected
 from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}

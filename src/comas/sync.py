@@ -1,5 +1,5 @@
 """How work is run: coroutines from ordinary code, waiting for a quiet event loop, seconds of work,
-and the garbage collector kept from what libraries and models make.
+and the garbage collector kept from what was there before.
 
 Leaves out: what is run.
 """
@@ -116,21 +116,6 @@ async def _plainly(work: Coroutine[Any, Any, T]) -> T:
         while isinstance(found, ExceptionGroup):
             found = found.exceptions[0]
         raise found from None
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause the garbage collector: while torch is imported and a model loaded, nearly all that is
-    made stays, and looking through it again and again took a sixth of the time to the first token.
-    """
-    if not gc.isenabled():  # somebody else's decision, or inside another pause
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager

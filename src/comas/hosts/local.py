@@ -28,7 +28,13 @@ from comas.game.weighing import check_tokens, said_of
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.table import MAX_ROWS
 from comas.hosts.table import LocalTable as Table
-from comas.machine import in_turn, own_thread, peak_bytes_of, return_large_blocks
+from comas.machine import (
+    in_turn,
+    own_thread,
+    peak_bytes_of,
+    return_large_blocks,
+    uncollected,
+)
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import (
     Adapter,
@@ -41,7 +47,7 @@ from comas.seams import (
     WholeModel,
     out_of_memory,
 )
-from comas.sync import Busy, uncollected
+from comas.sync import Busy
 from comas.types import (
     Account,
     Ask,
