@@ -1,5 +1,5 @@
 # make demo      install into .venv and train the embedded team
-# make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute of them
+# make test      the fast tests          make test-all   the slow ones too          make test-unit   a minute or two of them
 # make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
