@@ -248,6 +248,16 @@ def can_return_large_blocks() -> bool:
     return _glibc() is not None
 
 
+def _glibc() -> Any:
+    """The C library of this process; None where it is another one, whose mallopt says nothing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Pause the garbage collector: while torch is imported and a model loaded, nearly all that is
@@ -261,16 +271,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _glibc() -> Any:
-    """The C library of this process; None where it is another one, whose mallopt says nothing."""
-    if not sys.platform.startswith("linux"):
-        return None
-    import ctypes
-
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def peak_bytes_of(device: str) -> int:

@@ -24,7 +24,7 @@ from comas.evaluation.spec import Plan
 from comas.game.roles import KINDS
 from comas.hooks import Hook
 from comas.models import sources
-from comas.models.sources import at_hand
+from comas.models.sources import at_hand, config_folder
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.build import outline
@@ -55,6 +55,18 @@ def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(HfApi, "model_info", model_info)
     at_hand.cache_clear()
     return asked
+
+
+def test_where_no_hub_is_reached_no_download_is_tried(
+    away: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's library would try five times, for 24 seconds."""
+    downloads: list[str] = []
+    monkeypatch.setattr(
+        "huggingface_hub.hf_hub_download", lambda name, *_, **__: downloads.append(name)
+    )
+    assert config_folder("org/nowhere") is None
+    assert (away, downloads) == (["org/nowhere"], [])
 
 
 @pytest.mark.parametrize(

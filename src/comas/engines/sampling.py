@@ -50,10 +50,10 @@ def draw(
     of the whole softmax. Wherever the logits are, the rest may be on the CPU: what rows want is
     then known without waiting for a GPU. Results are on the CPU where an Apple GPU has the logits.
     """
-    masses_BV = in_float64(logits_BV)
-    if masses_BV is logits_BV:
-        masses_BV = logits_BV.clone()
-    device = masses_BV.device
+    scaled_BV = in_float64(logits_BV)
+    if scaled_BV is logits_BV:
+        scaled_BV = logits_BV.clone()
+    device = scaled_BV.device
     greedy = bool((temperature_B == 0).any())
     plain = bool(((temperature_B == 0) | (temperature_B == 1)).all())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
@@ -62,9 +62,10 @@ def draw(
     greedy_B = temperature_B == 0
     divisor_B1 = torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     if not plain:
-        masses_BV /= divisor_B1
-    highest_B1 = masses_BV.amax(-1, keepdim=True)
-    masses_BV.sub_(highest_B1).exp_()  # in place: a copy of so many numbers takes longer than both
+        scaled_BV /= divisor_B1
+    highest_B1 = scaled_BV.amax(-1, keepdim=True)
+    # in place: one more copy of so many numbers takes longer than both
+    masses_BV = scaled_BV.sub_(highest_B1).exp_()
     sums_BN = _sums_of_blocks(masses_BV)
     whole_B1 = sums_BN.sum(-1, keepdim=True)
     kept_BV = masses_BV

@@ -28,13 +28,7 @@ from comas.game.weighing import check_tokens, said_of
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.table import MAX_ROWS
 from comas.hosts.table import LocalTable as Table
-from comas.machine import (
-    in_turn,
-    own_thread,
-    peak_bytes_of,
-    return_large_blocks,
-    uncollected,
-)
+from comas.machine import in_turn, own_thread, peak_bytes_of, return_large_blocks, uncollected
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import (
     Adapter,
