@@ -1,12 +1,13 @@
-"""A whole CoMAS step of a team on one GPU: `python benchmarks/gpu_team.py [--smoke] [--json]`; one
-command, to be run anywhere.
+"""A whole CoMAS step of a team on one GPU: `python benchmarks/gpu_team.py [--models
+qwen2.5-3b,qwen2.5-1.5b] [--smoke] [--json]`; one command, to be run anywhere.
 
 N agents with adapters of rank 16 on a random model (Qwen2.5-3B's shape for a card of 80 GB, 1.5B's
-within 24 GB) answer prompts of 512 tokens with 256 tokens and learn from all of it, in bfloat16.
-Each engine samples the same prompts; what it samples is learnt and published, which vLLM proves.
-Reported: peak memory, tokens per second, seconds of publishing, share of the peak that a matmul
-reaches here, and the largest N whose learning fits. `--smoke` does the same with a tiny model on
-whatever there is, on a CPU in float32.
+within 24 GB) answer prompts of 512 tokens with 256 tokens (0.5B's shape: 128 with 64) and learn
+from all of it, in bfloat16. Each engine samples the same prompts; what it samples is learnt and
+published, which vLLM proves. Reported: peak memory, tokens per second, also of transformers'
+`generate` with the base alone, seconds of publishing, share of the peak that a matmul reaches here,
+and the largest N whose learning fits. `--smoke` does the same with a tiny model on whatever there
+is, on a CPU in float32.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import gc
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from mixed import generate
 from shapes import METHOD, adapter_learner, arguments, clock, names, random_model, show
 from training import flops
 
@@ -48,7 +50,12 @@ class Scene:
     """Agents beyond which no more are tried."""
 
 
-SCENES = [Scene("qwen2.5-3b", 80 * 10**9), Scene("qwen2.5-1.5b", 24 * 10**9)]
+SCENES = [
+    Scene("qwen2.5-3b", 80 * 10**9),
+    Scene("qwen2.5-1.5b", 24 * 10**9),
+    Scene("qwen2.5-0.5b", 80 * 10**9, rows=256, prompt=128, new=64),
+]
+DEFAULT = ["qwen2.5-3b", "qwen2.5-1.5b"]
 SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 
 
@@ -82,6 +89,7 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, kind: str) -> dic
         "engine": kind,
         "agents": agents,
         "rollout, tokens/s": scene.rows * scene.new / sampling,
+        "generate, tokens/s": generated_per_second(model, scene),
         "training, tokens/s": sum(len(r.token_ids_T) for r in told) / learning,
         "publish, s": publishing,
         "seconds per step": sampling + learning + publishing,
@@ -132,21 +140,21 @@ def in_use() -> float:
     return (total - free) / 1e9
 
 
+def generated_per_second(model: Any, scene: Scene) -> float:
+    """Tokens per second of transformers' `generate` with the base alone, after a first batch."""
+    asked = requests_of(scene, ["base"], 0, model.config.vocab_size)
+    generate(model, asked)
+    began = clock()
+    generate(model, asked)
+    return scene.rows * scene.new / (clock() - began)
+
+
 def said(
     engine: Engine, scene: Scene, agents: int, step: int, vocabulary: int
 ) -> dict[str, list[Row]]:
     """Replies to random prompts, dealt out evenly, with rewards."""
     rng = np.random.default_rng(step)
-    sampling = Sampling(max_tokens=scene.new)
-    asked = [
-        Request(
-            names(agents)[i % agents],
-            rng.integers(1, vocabulary, scene.prompt),
-            sampling,
-            step * scene.rows + i,
-        )
-        for i in range(scene.rows)
-    ]
+    asked = requests_of(scene, names(agents), step, vocabulary)
     replies = asyncio.run(answered(engine, asked))
     rows: dict[str, list[Row]] = {p: [] for p in names(agents)}
     for i, (request, done) in enumerate(zip(asked, replies, strict=True)):
@@ -159,6 +167,21 @@ def said(
             Row(f"{step}/{i}", "solution", 1.0, ids, mask, none, None, float(rng.random()), sampled)
         )
     return rows
+
+
+def requests_of(scene: Scene, policies: Sequence[str], step: int, vocabulary: int) -> list[Request]:
+    """Random prompts, dealt out evenly."""
+    rng = np.random.default_rng(step)
+    sampling = Sampling(max_tokens=scene.new)
+    return [
+        Request(
+            policies[i % len(policies)],
+            rng.integers(1, vocabulary, scene.prompt),
+            sampling,
+            step * scene.rows + i,
+        )
+        for i in range(scene.rows)
+    ]
 
 
 async def answered(engine: Engine, asked: Sequence[Request]) -> list[Generation]:
@@ -226,7 +249,7 @@ def clear(*models: Any) -> None:
 
 
 def measured(
-    scene: Scene, agents: list[int], steps: int, engines: Sequence[str]
+    scene: Scene, agents: list[int], steps: int, engines: Sequence[str], find_largest: bool
 ) -> list[dict[str, Any]]:
     """A row per engine and number of agents, then the largest that fits.
 
@@ -246,7 +269,9 @@ def measured(
             found.append({"model": scene.model, "engine": kind, "agents": left_out})
             continue
         found += [step_of(model, scene, n, steps, kind) for n in agents]
-    return [*found, {"model": scene.model, "largest N": largest(model, scene)}]
+    if find_largest:
+        found.append({"model": scene.model, "largest N": largest(model, scene)})
+    return found
 
 
 def engine_names(text: str) -> list[str]:
@@ -264,7 +289,9 @@ def main() -> None:
     parser.add_argument(
         "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16]
     )
+    parser.add_argument("--models", type=lambda text: text.split(","), default=DEFAULT)
     parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--no-largest", action="store_true", help="leave out the largest team")
     parser.add_argument(
         "--engine",
         type=engine_names,
@@ -277,11 +304,15 @@ def main() -> None:
     scenes = (
         SMOKE
         if args.smoke
-        else [Scene(s.model, s.budget, rows=args.rows or s.rows) for s in SCENES]
+        else [replace(s, rows=args.rows or s.rows) for s in SCENES if s.model in args.models]
     )
     agents = [n for n in args.agents if n <= 4] if args.smoke else args.agents
     try:
-        found = [row for s in scenes for row in measured(s, agents, args.repeats, args.engine)]
+        found = [
+            row
+            for s in scenes
+            for row in measured(s, agents, args.repeats, args.engine, not args.no_largest)
+        ]
     except UserMistake as mistake:
         sys.exit(str(mistake))
     show(found, args.json)

@@ -38,7 +38,7 @@ from transformers import AutoModelForCausalLM
 from comas.learners.passes import passes
 from comas.types import Row
 
-MATRIX = 1024
+MATRIX = 8192 if torch.cuda.is_available() else 1024
 LOADS = {
     "rows of 96 to 192 tokens": (96, 192),
     "of 256 to 768": (256, 768),

@@ -155,6 +155,7 @@ class Load:
     """Whether models are trained whole."""
     beside: int
     """Policies that learn side by side, on threads of their own; 0 where none learns."""
+    gpu: bool
     scattered: float
 
     def learning(self, tokens: int, recomputing: bool) -> int:
@@ -195,7 +196,7 @@ class Load:
         tokens = rows * self.longest
         cache = 2 * tokens * (s.layers * s.keys + s.queries)
         prompts = min(PREFILL, tokens) * (2 * s.inner + 4 * s.width)
-        return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows)
+        return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows, self.gpu)
 
 
 def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
@@ -260,6 +261,7 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
         number=number,
         whole=not adapting,
         beside=beside,
+        gpu=gpu,
         scattered=0.0 if gpu else SCATTERED,
     )
 

@@ -512,7 +512,7 @@ def test_slices_of_prompts_and_of_draws_change_no_text(
         return engine_of({"p0": model}, [3, 4], 0, 128, prefill=prefill).generate(asked)
 
     wanted = texts(8192)
-    monkeypatch.setattr(tape, "DRAWN", 250)
+    monkeypatch.setattr(tape, "DRAWN", {"cpu": 250})
     for a, b in zip(wanted, texts(36), strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)

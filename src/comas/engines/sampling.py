@@ -137,18 +137,23 @@ def _nucleus(probs_BV: torch.Tensor, top_p_B: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(probs_BV).scatter(1, order_BV, kept_BV)
 
 
-DRAWN = 2**21
+DRAWN = {"cpu": 2**21, "gpu": 2**25}
 """Probabilities, in float64, from which tokens are drawn at once, more where a vocabulary is
-larger: bounds memory, and a CPU's allocator keeps arrays of this size (16 MB) for the next part.
+larger: bounds memory. A CPU's allocator keeps arrays of this size (16 MB) for the next part; a GPU
+wants few calls.
 """
 
 
-def drawing_bytes(vocabulary: int, rows: int) -> int:
+def drawn_at_once(vocabulary: int, on_gpu: bool) -> int:
+    """Rows whose tokens are drawn at once."""
+    return max(1, DRAWN["gpu" if on_gpu else "cpu"] // vocabulary)
+
+
+def drawing_bytes(vocabulary: int, rows: int, on_gpu: bool) -> int:
     """Bytes of drawing a token for each of these rows: logits, probabilities, their sums and what
     is between.
     """
-    at_once = min(rows, max(1, DRAWN // vocabulary))
-    return 8 * 4 * vocabulary * at_once
+    return 8 * 4 * vocabulary * min(rows, drawn_at_once(vocabulary, on_gpu))
 
 
 @dataclass
@@ -202,10 +207,10 @@ class Tape:
     def _drawn(
         self, logits_BV: torch.Tensor, rows: np.ndarray, step_B: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """Ids, log-probs and margins, at most `DRAWN` probabilities at once."""
+        """Ids, log-probs and margins, some rows at once."""
         settings = self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows]
         inputs = (logits_BV, *map(torch.from_numpy, settings))
-        size = max(1, DRAWN // logits_BV.shape[1])
+        size = drawn_at_once(logits_BV.shape[1], logits_BV.device.type != "cpu")
         slices = zip(*(tensor.split(size) for tensor in inputs), strict=True)
         parts = [draw(*inputs_of_part) for inputs_of_part in slices]
         return tuple(torch.cat(tensors).cpu().numpy() for tensors in zip(*parts, strict=True))
@@ -257,7 +262,7 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
                 wanted[place].append((number, which, t))
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]
     for places, logits_NV in behind(prompts):
-        size = max(1, DRAWN // logits_NV.shape[1])
+        size = drawn_at_once(logits_NV.shape[1], logits_NV.device.type != "cpu")
         for start in range(0, len(places), size):
             logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)
             part = enumerate(places[start : start + size])
