@@ -118,7 +118,7 @@ def test_what_was_sampled_is_what_is_learnt() -> None:
 
         await asyncio.gather(*(say(host, f"t{i}") for i in range(8)))
         payoffs = {"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(8)]}
-        return (await host.learn(payoffs, METHOD)).policies["a"]["logprob_gap"]
+        return (await host.learn(payoffs, METHOD)).policies["a"]["gap_max"]
 
     assert asyncio.run(gap()) < 1e-3
 
