@@ -85,13 +85,13 @@ def apart(one: Any, two: Any) -> float:
 @pytest.mark.parametrize("recipe", [{}, {"tokens_per_pass": 40}, {"checkpointing": True}])
 @pytest.mark.parametrize("counts", [UNEVEN, EVEN])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.5)]
+    ("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float32, 1e-3), (torch.bfloat16, 0.5)]
 )
 def test_gradients_of_adapters_are_those_of_a_cpu_in_float64(
     counts: dict[str, int], recipe: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
     parts = parts_of(counts)
-    wanted = gradients(population(), parts, **recipe)
+    wanted = gradients(population(), parts, **recipe)  # but for old log-probs, kept in float32
     there = population(model=llama(7).to("cuda"), dtype=dtype)
     got = gradients(there, parts, **recipe)
     for policy in parts:
@@ -105,7 +105,7 @@ def test_a_step_of_a_whole_model_is_that_of_a_cpu() -> None:
         learner = FullLearner({"a": model}, Recipe(1e-2), METHOD, 0)
         learner.step({"a": rows()}, METHOD)
         stepped[device] = torch.cat([w.detach().cpu().flatten() for w in model.parameters()])
-    torch.testing.assert_close(stepped["cuda"], stepped["cpu"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(stepped["cuda"], stepped["cpu"], atol=1e-4, rtol=0)
 
 
 def test_what_was_sampled_is_what_is_learnt() -> None:

@@ -75,6 +75,8 @@ WORDING = {
 
 _NUMBER = re.compile(r"(?<![\d.])(?:(?<![\w)])[-−])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 """A number in prose; a minus is its sign where nothing precedes that it could subtract from."""
+_OPERAND = re.compile(r"(?<=[\d)])\s*[-−+x×*/÷]\s*\(*[\d.,]*\d\W*\Z")
+"""The end of a calculation without its result."""
 _CALCULATION = re.compile(r"What is ([(]*[0-9][0-9 +x/()-]*)\?")
 _TERM = re.compile(r"([+x/-]) ([0-9]{1,3})")
 
@@ -270,7 +272,11 @@ def _read_event(sentence: str, facts: Mapping[str, str]) -> tuple[str, int] | No
 
 
 def extract(question: Question, text: str) -> str | None:
-    """The number in the last box, or the last number of the text where nothing is boxed."""
+    """The number in the last box, or the last number of the text where nothing is boxed; None where
+    that number is an operand: a calculation without its result (`31 - 2`) gives no answer.
+    """
+    if _OPERAND.search(text):
+        return None
     answer = boxed.answer_in(text, _NUMBER)
     value = number(answer) if answer is not None else None
     return canonical(value) if value is not None else None
