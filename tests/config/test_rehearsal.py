@@ -87,6 +87,6 @@ def test_a_game_without_end_is_given_up() -> None:
 
 
 def test_options_that_do_not_go_together_are_told_before_a_model_is_loaded() -> None:
-    resolved = resolved_of("options.blind=true", "options.evaluate=false")
-    with pytest.raises(UserMistake, match=r"options\.blind has critics answer first"):
+    resolved = resolved_of("method=r_zero", "options.low=0.9", "options.high=0.1")
+    with pytest.raises(UserMistake, match="nothing lies between"):
         rehearsed(resolved, QUESTION)

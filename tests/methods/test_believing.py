@@ -62,6 +62,7 @@ def marked(name: str, about: str, agent: str, mark: int, *probabilities: float) 
         ("comas", {"score": "expected", "blind": True}),
         ("comas", {"score": "believed", "evaluate": False}),
         ("comas", {"blind": True}),
+        ("comas", {"score": "believed", "blind": True, "evaluate": False}),
         ("comas_agree", {"score": "expected", "evaluations": 3}),
         ("comas_peer", {"evaluations": 3}),
         ("comas_peer", {"score": "expected", "evaluations": 2}),
@@ -204,11 +205,21 @@ def test_a_blind_answer_that_cannot_be_read_is_not_shown() -> None:
     assert "what" not in by_role["evaluation"].prompt
 
 
-def test_blind_critics_without_criticism_are_a_mistake() -> None:
+def test_without_criticism_a_blind_scorer_sees_both() -> None:
+    wording = {
+        **pick.task.wording,
+        "scoring_bare": "{question} {work}",
+        "beside": "{work} own {own}",
+    }
+    task = replace(pick.task, wording=wording)
+    table = {"solution": RIGHT, "blind": OTHER, "scoring": "<score>3</score>"}
     options = {"blind": True, "evaluate": False}
-    with pytest.raises(BaseExceptionGroup) as raised:
-        discuss(comas.method, pick.task, {"solution": RIGHT}, QUESTIONS[:1], options=options)
-    assert raised.group_contains(UserMistake, match="options.blind")
+    (episode,) = discuss(comas.method, task, table, QUESTIONS[:1], options=options)
+    by_role = {said.role: said for said in episode.turns}
+    assert by_role["blind"].agent == by_role["scoring"].agent != by_role["solution"].agent
+    assert by_role["blind"].about == by_role["solution"].id
+    assert by_role["scoring"].prompt.endswith("# 1 2 4 own # 1 4 6")
+    assert by_role["scoring"].about == by_role["solution"].id
 
 
 # --- comas_votes

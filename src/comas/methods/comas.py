@@ -6,8 +6,8 @@ flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its ow
 a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
 A scorer need not say anything: `score = "expected"` takes the expected value over the three marks
 by its probabilities of them, `score = "believed"` that over yes and no, which needs no format and
-is always there. With `blind = true` a critic first answers the question itself, without seeing the
-work. Leaves out: the published code's synchronous rounds.
+is always there. With `blind = true` a critic, or the scorer where nobody criticises, first answers
+the question itself, without seeing the work. Leaves out: the published code's synchronous rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from comas.game.agent import Agent, CannotBePlayed, takers, together
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
 from comas.game.votes import given
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
@@ -70,11 +70,6 @@ async def play(
 
     Each solution sees the last `kappa` rounds, and up to `references` criticisms of each.
     """
-    if blind and not evaluate:
-        raise CannotBePlayed(
-            "options.blind has critics answer first, and options.evaluate=false leaves them out:"
-            " set options.evaluate=true, or leave options.blind out"
-        )
     past: list[Round] = []
     for at in range(rounds):
         seen = past[max(0, len(past) - kappa) :]
@@ -136,11 +131,15 @@ async def judge(
     score: Score = "said",
     blind: bool = False,
 ) -> Judged:
-    """Have work criticised, where there is a critic, and scored, as what `about` said."""
+    """Have work criticised, where there is a critic, and scored, as what `about` said; with `blind`
+    by one who has answered the question before.
+    """
     work = defuse(work)
     evaluation = None
     if critic is not None:
         evaluation = await criticise(question, about, work, critic, task, blind)
+    elif blind:
+        work = await beside_own(question, about, work, scorer, task)
     return evaluation, await score_work(question, about, work, evaluation, scorer, task, score)
 
 
@@ -174,17 +173,24 @@ async def criticise(
     question: Question, about: Turn, work: str, critic: Agent, task: Task, blind: bool
 ) -> Turn:
     """Have work criticised that was defused; with `blind` by a critic that has answered the
-    question before, and sees its own answer beside the work, where that can be read.
+    question before.
     """
     if blind:
-        prompt = words(WORDING, task, "solution", question=question.prompt, history="")
-        own = await critic.ask("blind", prompt, about=about)
-        own.info["readable"] = given(question, own, task) is not None
-        if own.info["readable"]:
-            shown = defuse(task.shown(question, own.text))
-            work = words(WORDING, task, "beside", work=work, own=shown)
+        work = await beside_own(question, about, work, critic, task)
     prompt = words(WORDING, task, "evaluation", question=question.prompt, work=work)
     return await critic.ask("evaluation", prompt, about=about)
+
+
+async def beside_own(question: Question, about: Turn, work: str, judge: Agent, task: Task) -> str:
+    """Have a judge answer the question without the work; the work beside that answer, or as it is
+    where the answer cannot be read.
+    """
+    prompt = words(WORDING, task, "solution", question=question.prompt, history="")
+    own = await judge.ask("blind", prompt, about=about)
+    own.info["readable"] = given(question, own, task) is not None
+    if not own.info["readable"]:
+        return work
+    return words(WORDING, task, "beside", work=work, own=defuse(task.shown(question, own.text)))
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:
