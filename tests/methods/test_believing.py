@@ -24,7 +24,7 @@ from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.testing.scripted import discuss, scripted_scene
-from comas.types import Episode, Row, Turn, UserMistake
+from comas.types import Episode, Row, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
