@@ -53,10 +53,11 @@ JUDGED = 2 * len(WAYS) + 1
 """Replies to a question besides its answers, at most: of two works five verdicts and a criticism
 each, and a blind answer.
 """
+BELIEVED = "score=believed evaluate=false"
 FORMS: Mapping[str, Way] = {
     "score=said evaluate=false": "said",
     "score=expected evaluate=false": "expected",
-    "score=believed evaluate=false": "believed",
+    BELIEVED: "believed",
     "score=said": "said after criticism",
     "score=believed": "believed after criticism",
 }
@@ -540,11 +541,13 @@ def advice(found: Preflight) -> list[Advice]:
         return [Advice("all", "will not", why)]
     by_way = {one.way: one for one in found.judges}
     judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
-    telling = [
-        form
-        for form in ("score=believed evaluate=false", "score=said")
-        if judges[form].verdict == "can learn"
-    ]
+    telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
+    if BELIEVED in telling:
+        # three of six long runs ended so (docs/pretrained.md, "Sixteen times the tokens")
+        why = (
+            f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: set blind=true"
+        )
+        judges[BELIEVED] = replace(judges[BELIEVED], why=why)
     if found.dissent < ALIKE:
         why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
         votes = Advice("comas_votes", "will not", why)
@@ -554,9 +557,7 @@ def advice(found: Preflight) -> list[Advice]:
     else:
         why = "its judges have to learn first, and until then its gate opens by chance"
         votes = Advice("comas_votes", "may learn", why)
-    peers = replace(
-        judges["score=believed evaluate=false"], method="comas_peer score=believed evaluate=false"
-    )
+    peers = replace(judges[BELIEVED], method=f"comas_peer {BELIEVED}")
     advices = [_of_votes(found), *judges.values(), votes, peers]
     if found.truth is not None:
         mixed = found.truth["mixed"]

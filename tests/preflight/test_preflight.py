@@ -25,6 +25,7 @@ from comas.display import Display, amount
 from comas.game.play import Scene, play_all
 from comas.hooks import Hook, Progress
 from comas.readiness import (
+    Advice,
     Judged,
     Preflight,
     Verdict,
@@ -201,18 +202,20 @@ def test_a_team_that_always_says_the_same_has_nothing_to_vote_on() -> None:
 def test_advice_follows_intervals() -> None:
     found = scripted(mostly_right, knowing, labels=False)
 
-    def believed(low: float, high: float) -> str:
+    def believed(low: float, high: float) -> Advice:
         prefers = Interval((low + high) / 2, low, high, 40)
         judges = [
             replace(one, prefers=prefers, j=Interval(0.2, 0.1, 0.3, 40), n=40)
             for one in found.judges
         ]
         advices = advice(replace(found, judges=judges))
-        return next(a.verdict for a in advices if a.method == "comas score=believed evaluate=false")
+        return next(a for a in advices if a.method == "comas score=believed evaluate=false")
 
-    assert believed(0.6, 0.9) == "can learn"
-    assert believed(0.4, 0.7) == "not known"
-    assert believed(0.1, 0.3) == "will not"
+    assert believed(0.6, 0.9).verdict == "can learn"
+    assert "blind=true" in believed(0.6, 0.9).why
+    assert believed(0.4, 0.7).verdict == "not known"
+    assert "blind" not in believed(0.4, 0.7).why
+    assert believed(0.1, 0.3).verdict == "will not"
 
 
 # --- the shipped models, and the command
