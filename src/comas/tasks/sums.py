@@ -275,7 +275,7 @@ def extract(question: Question, text: str) -> str | None:
     """The number in the last box, or the last number of the text where nothing is boxed; None where
     that number is an operand: a calculation without its result (`31 - 2`) gives no answer.
     """
-    if _OPERAND.search(text):
+    if not boxed.BOX.search(text) and _OPERAND.search(text):
         return None
     answer = boxed.answer_in(text, _NUMBER)
     value = number(answer) if answer is not None else None
