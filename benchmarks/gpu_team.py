@@ -1,5 +1,5 @@
 """A whole CoMAS step of a team on one GPU: `python benchmarks/gpu_team.py [--models
-qwen2.5-3b,qwen2.5-1.5b] [--smoke] [--json]`; one command, to be run anywhere.
+qwen2.5-3b ...] [--smoke] [--json]`; one command, to be run anywhere.
 
 N agents with adapters of rank 16 on a random model (Qwen2.5-3B's shape for a card of 80 GB, 1.5B's
 within 24 GB) answer prompts of 512 tokens with 256 tokens (0.5B's shape: 128 with 64) and learn
@@ -55,7 +55,6 @@ SCENES = [
     Scene("qwen2.5-1.5b", 24 * 10**9),
     Scene("qwen2.5-0.5b", 80 * 10**9, rows=256, prompt=128, new=64),
 ]
-DEFAULT = ["qwen2.5-3b", "qwen2.5-1.5b"]
 SMOKE = [Scene("tiny", 10**9, rows=8, prompt=8, new=8, most=4)]
 
 
@@ -89,7 +88,6 @@ def step_of(model: Any, scene: Scene, agents: int, steps: int, kind: str) -> dic
         "engine": kind,
         "agents": agents,
         "rollout, tokens/s": scene.rows * scene.new / sampling,
-        "generate, tokens/s": generated_per_second(model, scene),
         "training, tokens/s": sum(len(r.token_ids_T) for r in told) / learning,
         "publish, s": publishing,
         "seconds per step": sampling + learning + publishing,
@@ -263,6 +261,8 @@ def measured(
         torch.cuda.set_per_process_memory_fraction(min(1.0, scene.budget / card))
     dtype = torch.bfloat16 if cuda else torch.float32
     model = random_model(scene.model, dtype, "cuda" if cuda else "cpu")
+    rate = generated_per_second(model, scene)
+    found.append({"model": scene.model, "engine": "generate, the base", "rollout, tokens/s": rate})
     for kind in engines:
         if kind == "vllm" and card > 1.2 * scene.budget:
             left_out = f"left out: the card has {card / 1e9:.0f} GB, and vLLM would use them"
@@ -289,7 +289,8 @@ def main() -> None:
     parser.add_argument(
         "--agents", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 16]
     )
-    parser.add_argument("--models", type=lambda text: text.split(","), default=DEFAULT)
+    known = [scene.model for scene in SCENES]
+    parser.add_argument("--models", nargs="+", choices=known, default=known)
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--no-largest", action="store_true", help="leave out the largest team")
     parser.add_argument(

@@ -16,11 +16,13 @@ import torch
 
 import comas
 from comas.hosts.local import make_local_host
+from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.seams import Weighing
 from comas.storage.run import Run
-from tests.support.adapters import EVEN, UNEVEN, gradients, parts_of, population
+from comas.types import Payoff
+from tests.support.adapters import EVEN, UNEVEN, distance, gradients, parts_of, population
 from tests.support.engines import engine_of
 from tests.support.learning import METHOD, rows, say
 from tests.support.models import llama, requests
@@ -35,15 +37,9 @@ TIE = 1e-4
 
 def weights_on(device: str, kind: str) -> Any:
     if kind == "adapters":
-        specs = {"p0": population_spec(4), "p1": population_spec(12), "p2": population_spec(3)}
+        specs = {f"p{i}": Spec(rank, 2.0 * rank) for i, rank in enumerate((4, 12, 3))}
         return population(specs, torch.float32, model=llama(7).to(device))
     return {f"p{i}": llama(i).to(device) for i in range(3)}
-
-
-def population_spec(rank: int) -> Any:
-    from comas.learners.lora.population import Spec
-
-    return Spec(rank, 2.0 * rank)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}])
@@ -76,12 +72,6 @@ def test_weights_of_words_are_those_of_a_cpu(kind: str) -> None:
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-def apart(one: Any, two: Any) -> float:
-    """Of the gradients of one policy, as a share of their size."""
-    flat = lambda steps: torch.cat([g.flatten().double().cpu() for s in steps for g in s.values()])  # noqa: E731
-    return float((flat(one) - flat(two)).norm() / flat(two).norm())
-
-
 @pytest.mark.parametrize("recipe", [{}, {"tokens_per_pass": 40}, {"checkpointing": True}])
 @pytest.mark.parametrize("counts", [UNEVEN, EVEN])
 @pytest.mark.parametrize(
@@ -95,7 +85,7 @@ def test_gradients_of_adapters_are_those_of_a_cpu_in_float64(
     there = population(model=llama(7).to("cuda"), dtype=dtype)
     got = gradients(there, parts, **recipe)
     for policy in parts:
-        assert apart(got[policy], wanted[policy]) < tolerance
+        assert distance(got[policy], wanted[policy]) < tolerance
 
 
 def test_a_step_of_a_whole_model_is_that_of_a_cpu() -> None:
@@ -114,8 +104,6 @@ def test_what_was_sampled_is_what_is_learnt() -> None:
     )
 
     async def gap() -> float:
-        from comas.types import Payoff
-
         await asyncio.gather(*(say(host, f"t{i}") for i in range(8)))
         payoffs = {"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(8)]}
         return (await host.learn(payoffs, METHOD)).policies["a"]["gap_max"]

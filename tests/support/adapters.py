@@ -99,6 +99,11 @@ def gradients(
 
 
 def distance(one: Any, two: Any) -> float:
-    """Of the gradients of one policy, over the size of them, the worst of its optimizer steps."""
-    flat = lambda steps: [torch.cat([g.flatten() for g in s.values()]).double() for s in steps]  # noqa: E731
+    """Of the gradients of one policy, over the size of them, the worst of its optimizer steps;
+    wherever they lie.
+    """
+
+    def flat(steps: Any) -> list[torch.Tensor]:
+        return [torch.cat([g.flatten() for g in s.values()]).double().cpu() for s in steps]
+
     return max(float((a - b).norm() / b.norm()) for a, b in zip(flat(one), flat(two), strict=True))
