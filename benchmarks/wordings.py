@@ -3,7 +3,8 @@
 
 Each question of the validation split is answered several times. Each different answer is one work,
 which every wording is asked about, by the probabilities of given words: of the whole reply, of its
-bare answer, and of the whole reply behind a criticism of the same base. Per wording: the area under
+bare answer, of the whole reply behind a criticism of the same base, and of the whole reply beside a
+blind answer of that base (`options.blind`). Per wording: the area under
 the curve against the labels over all works, and its mean over the questions that have right and
 wrong works; the share of works with the majority's answer that are preferred to the rarest other's.
 The accuracies of single answers and of the majority stand above. Nothing is trained.
@@ -28,7 +29,7 @@ from comas.game.play import play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import decide, most_frequent
 from comas.game.weighing import expected
-from comas.methods.comas import WORDING, criticise
+from comas.methods.comas import WORDING, beside_own, criticise
 from comas.methods.shared.judging import WEIGHING
 from comas.questions.checked import loaded
 from comas.stats import auc
@@ -52,7 +53,7 @@ ASKED = {
     "marks": (WEIGHING["expected_bare"], ("1", "2", "3"), (0.0, 0.5, 1.0)),
 }
 """Name -> template, words, and how far each of the words accepts the work."""
-SHOWN = ("whole", "bare", "criticised")
+SHOWN = ("whole", "bare", "criticised", "beside")
 
 
 async def play(
@@ -77,6 +78,7 @@ async def weigh(question: Question, work: Turn, agent: Agent, task: Task) -> Non
         "whole": whole,
         "bare": defuse(work.info["answer"]),
         "criticised": f"{whole}\nCriticism of it: {defuse(criticism.text)}",
+        "beside": await beside_own(question, work, whole, agent, task),
     }
     beliefs: dict[str, float] = {}
     for name, (template, choices, values) in ASKED.items():
