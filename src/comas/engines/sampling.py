@@ -207,7 +207,7 @@ class Tape:
     def _drawn(
         self, logits_BV: torch.Tensor, rows: np.ndarray, step_B: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """Ids, log-probs and margins, some rows at once."""
+        """Ids, log-probs and margins, of `drawn_at_once` rows after each other."""
         settings = self.noise_RT[rows, step_B], self.temperature_R[rows], self.top_p_R[rows]
         inputs = (logits_BV, *map(torch.from_numpy, settings))
         size = drawn_at_once(logits_BV.shape[1], logits_BV.device.type != "cpu")
