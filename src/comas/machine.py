@@ -42,8 +42,11 @@ is used, and the name in memory.stat of what the kernel can drop.
 """
 LARGE_BLOCK = 2**20
 """Bytes from which on a block of memory goes back to the system when it is freed."""
+KEPT_HEAP = 2**26
+"""Bytes that may be free at the end of the heap before the system gets them back."""
 MMAP_THRESHOLD = -3
-"""What glibc's malloc.h calls M_MMAP_THRESHOLD."""
+TRIM_THRESHOLD = -1
+"""What glibc's malloc.h calls M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
 APPLE_GPU = threading.RLock()
 """Held by the thread that computes on an Apple GPU: where two do at once, the process dies without
 an exception (pytorch issue 197805).
@@ -237,10 +240,12 @@ def return_large_blocks() -> None:
     `can_return_large_blocks`.
 
     Left alone, glibc raises that size to 32 MB, and keeps what is smaller in a heap that gets
-    scattered: a pass of a learner took two thirds more (docs/performance.md).
+    scattered: a pass of a learner took two thirds more (docs/performance.md). The end of the heap
+    stays: told the one size, glibc would give back and fetch every 128 kB of it again and again.
     """
     if library := _glibc():
         library.mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
+        library.mallopt(TRIM_THRESHOLD, KEPT_HEAP)
 
 
 def can_return_large_blocks() -> bool:

@@ -1,10 +1,15 @@
-"""Blocks of memory that are freed go back to the system: the estimate of a CPU counts on it."""
+"""Blocks of memory that are freed go back to the system: the estimate of a CPU counts on it. They
+come in large pages.
+"""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from comas.cli import entry, main
 from comas.machine import can_return_large_blocks
 
 SCATTERED = """
@@ -39,3 +44,38 @@ def kept_bytes(how: str) -> int:
 def test_large_blocks_that_are_freed_between_small_ones_go_back():
     assert kept_bytes("left alone") > 30_000_000
     assert kept_bytes("returned") < 5_000_000
+
+
+PAGES = """
+import resource
+import torch
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+before = faults()
+for _ in range(10):
+    torch.ones(10_000_000)
+print(faults() - before)
+"""
+SYSTEM = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not SYSTEM.is_file() or "[madvise]" not in SYSTEM.read_text(),
+    reason="this system has no huge pages that a process asks for",
+)
+def test_the_command_asks_for_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(entry.HUGE_PAGES, "0")  # so that it is put back, whatever it was
+    monkeypatch.delenv(entry.HUGE_PAGES)
+
+    def faults() -> int:
+        command = [sys.executable, "-c", PAGES]
+        return int(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+
+    usual = faults()
+    asked: list[str | None] = []
+    monkeypatch.setattr(main, "main", lambda: asked.append(os.environ.get(entry.HUGE_PAGES)))
+    entry.main()
+    assert asked == ["1"]
+    assert faults() < usual / 10

@@ -11,9 +11,14 @@ import threading
 
 from comas.exit_codes import STOPPED
 
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""The variable by which torch asks Linux for pages of 2 MB. It is read at the first tensor."""
+
 
 def main() -> None:
     """Import the command line, and run it."""
+    # blocks come and go with each pass: the kernel took a quarter of the time to make their pages
+    os.environ.setdefault(HUGE_PAGES, "1")
     try:
         from comas.cli import main as command_line  # most of a second
     except KeyboardInterrupt:
