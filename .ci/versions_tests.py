@@ -111,6 +111,8 @@ def tried(here: Environment, **variables: str) -> str:
 def main(folder: Path, wheels: str, torch: str, *cases: str) -> int:
     """Exit code 1 where a case failed."""
     folder.mkdir(parents=True, exist_ok=True)
+    # in the user's own cache it would grow by a gigabyte with each case
+    os.environ["UV_CACHE_DIR"] = str(folder / "cache")
     tools = folder / "tools"
     if not tools.exists():
         subprocess.run([sys.executable, "-m", "venv", tools], check=True)
