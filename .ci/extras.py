@@ -48,7 +48,7 @@ class Environment:
         self.work.mkdir(parents=True)
         # hard links: torch alone has hundreds of megabytes, and pip never writes into a file
         subprocess.run(["cp", "-al", folder / "bare", folder / extra], check=True)
-        self.pip("-e", f"{ROOT}[{extra}]")
+        self.pip(f"comas[{extra}]")  # comas is there: what the extra names is added
 
     def pip(self, *arguments: str) -> None:
         pip(self.python, *arguments)
@@ -75,8 +75,11 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 def bare(folder: Path, wheels: str, torch: str) -> None:
-    """Make the environment with comas alone that the others begin as."""
+    """Make the environment with comas alone that the others begin as; where it is left of before,
+    comas is installed anew, with the extras of now.
+    """
     if (folder / "bare").exists():
+        pip(folder / "bare" / "bin" / "python", "-e", str(ROOT))
         return
     made = folder / "being-made"
     subprocess.run([sys.executable, "-m", "venv", "--clear", made], check=True)
