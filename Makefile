@@ -35,8 +35,10 @@ JOBS   ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIET := --disable-pip-version-check --quiet
-# most of what is installed is never imported: compiling it would take half a minute
+# most of what is installed is never imported: compiling it would take half a minute. What is imported is compiled then, and kept:
+# images of containers forbid that, and every process would compile torch and transformers anew, for ten seconds
 INSTALL := install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
   test-ray test-serve test-extras test-versions docs lint check commands short-demo package clean

@@ -88,6 +88,10 @@ def bare(folder: Path, wheels: str, torch: str) -> None:
     except subprocess.CalledProcessError:
         print(f"{torch} is not to be had: taking the index's own torch")
     pip(made / "bin" / "python", "-e", str(ROOT))
+    # what this compiles is there in every copy
+    train = [made / "bin" / "python", "-m", "comas", "train", *TINY, f"out={folder / 'compiled'}"]
+    subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(folder / "compiled")
     made.rename(folder / "bare")
 
 
