@@ -133,6 +133,17 @@ def bfloat16_speed(folder: str) -> float:
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
 
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Have torch compute with one thread in this process; gives how many it had, and has again."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
 @torch.no_grad()
 def fastest(shape: tuple[int, int]) -> Mapping[torch.dtype, float]:
     """Seconds of a product with a weight (out, in) and of one with its transpose, per dtype; they
@@ -142,15 +153,11 @@ def fastest(shape: tuple[int, int]) -> Mapping[torch.dtype, float]:
     seconds = dict.fromkeys((torch.float32, torch.bfloat16), float("inf"))
     weights = {dtype: torch.ones(shape, dtype=dtype) for dtype in seconds}
     inputs = {dtype: torch.ones(TOKENS, shape[1], dtype=dtype) for dtype in seconds}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for _ in range(ROUNDS):
             for dtype, weight_OI in weights.items():
                 began = time.perf_counter()
                 output_TO = torch.nn.functional.linear(inputs[dtype], weight_OI)
                 torch.matmul(output_TO, weight_OI)
                 seconds[dtype] = min(seconds[dtype], time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(threads)
     return seconds

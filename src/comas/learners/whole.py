@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from comas.learners.logprobs import LOGITS, Halves, few_logits, halve
 from comas.learners.passes import Owned, Packs, can_share
-from comas.learners.precision import allow_recomputing, copy_in, publish, working_copy
+from comas.learners.precision import allow_recomputing, copy_in, one_thread, publish, working_copy
 from comas.learners.recipe import Recipe
 from comas.learners.step import Holder, learn
 from comas.seams import Weights, WholeModel
@@ -99,14 +99,12 @@ class FullLearner(Holder):
         if len(policies) < 2 or not small:
             return {policy: learn_alone(policy) for policy in policies}
         # small operations: a thread per policy beats threads per operation
-        with _THREADS:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-            try:
-                with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
-                    return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
-            finally:
-                torch.set_num_threads(threads)
+        with (
+            _THREADS,
+            one_thread() as threads,
+            ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool,
+        ):
+            return dict(zip(policies, pool.map(learn_alone, policies), strict=True))
 
     def forward(
         self, owned: Sequence[Owned], packs: Packs, reference: bool = False
