@@ -20,8 +20,8 @@ HUB = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 def python_path() -> str:
     """PYTHONPATH of a child that is to import the comas that runs here, before all else."""
     source = str(Path(__file__).parents[1])
-    known = os.environ.get("PYTHONPATH")
-    return source + (os.pathsep + known if known else "")
+    existing = os.environ.get("PYTHONPATH")
+    return source + (os.pathsep + existing if existing else "")
 
 
 def without_keys(environment: Mapping[str, str], named: frozenset[str]) -> dict[str, str]:
@@ -30,12 +30,12 @@ def without_keys(environment: Mapping[str, str], named: frozenset[str]) -> dict[
     These are the ones named, and whatever is called like one: `..._API_KEY`, `..._TOKEN`. Tokens of
     the model hub stay unless they are named: weights may be fetched there.
     """
-    kept: dict[str, str] = {}
+    passed_on: dict[str, str] = {}
     for name, value in environment.items():
         like_a_key = name.endswith(KEYS) and name not in HUB
         if name not in named and not like_a_key:
-            kept[name] = value
-    return kept
+            passed_on[name] = value
+    return passed_on
 
 
 def ending(code: int) -> str:

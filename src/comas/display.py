@@ -57,13 +57,13 @@ def clean(text: str, limit: int = LONGEST) -> str:
 
 def span(seconds: float) -> str:
     """`75` -> `1:15`."""
-    whole = max(0, int(seconds))
-    return f"{whole // 60}:{whole % 60:02d}"
+    total = max(0, int(seconds))
+    return f"{total // 60}:{total % 60:02d}"
 
 
 def read_as(turn: Turn) -> str:
-    """What the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where it
-    says nothing of the kind.
+    """Say what the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where
+    it says nothing of the kind.
     """
     for fact in ("score", "answer"):
         if fact in turn.info:
@@ -86,12 +86,12 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
     for turn in turns:
         agent = Text(clean(turn.agent), "bold")
         role = Text(clean(turn.role, BRIEF), COLOURS.get(turn.role, "white"))
-        said = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
+        text = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
         pay = Text("unpaid", "dim")
         if turn.reward is not None:
             colour = "green" if turn.reward > 0 else "red" if turn.reward < 0 else "dim"
             pay = Text(f"{turn.reward:+.2f}", colour)
-        table.add_row(agent, role, said, pay)
+        table.add_row(agent, role, text, pay)
     return Group(Text(clean(question), "bold"), table)
 
 
@@ -139,7 +139,7 @@ GAMES = 16
 
 
 def amount(progress: Progress) -> str:
-    """How much of a stage is done: `12 of at most 20 replies`; empty where nothing is counted."""
+    """Say how much of a stage is done (`12 of at most 20 replies`); empty if nothing is counted."""
     if progress.stage == "learning":
         if not progress.rows_due:
             return ""
@@ -210,7 +210,7 @@ class Lines(Quiet):
         self.began = self.said = time.monotonic()
         """When it began, and when there was news."""
         self.left = ""
-        """How long the rest takes, in words."""
+        """Say how long the rest takes."""
         self.total = 0
         """Steps of the run."""
         self.tokens: int | None = None
@@ -218,8 +218,8 @@ class Lines(Quiet):
         self.steps: list[float] = []
         """Seconds of those of this process."""
         self.games = 0
-        """Of the evaluation; then how many are done, by this process, and failed; its replies that
-        were cut for want of room.
+        """Games of the evaluation; below, how many of them are done, done by this process, and
+        failed, and how many replies were cut for want of room.
         """
         self.done = 0
         self.fresh = 0
@@ -251,8 +251,8 @@ class Lines(Quiet):
         self._say(f"{what}; {span(self.said - self.began)}")
 
     def _stage(self, progress: Progress) -> tuple[str, int, int | None, str]:
-        """What goes on, how much of it is done, of how much (None where nobody knows), and that in
-        words.
+        """Return the name of a stage, how much of it is done, of how much (None where nobody
+        knows), and the same in words.
         """
         name = NAMES[progress.stage]
         done, total, counted = progress.replies, progress.expected, amount(progress)
@@ -303,8 +303,8 @@ class Lines(Quiet):
     def planned(self, folder: Path, games: int, done: int) -> None:
         if self.games == 0:
             self.done = done
-            there = f"; {done} are there already" if done else ""
-            self._say(f"{games:,} games, in {folder}{there}")
+            already = f"; {done} are there already" if done else ""
+            self._say(f"{games:,} games, in {folder}{already}")
         self.games = games
 
     def cell(self, system: str, task: str, setup: str) -> None:
@@ -385,9 +385,9 @@ def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
     """
     place = onlooker() if hooks is None else None
     if place is None:
-        given = [] if hooks is None else hooks
-        hooks_of(given)
-        yield given
+        own_hooks = [] if hooks is None else hooks
+        hooks_of(own_hooks)
+        yield own_hooks
         return
     if place == "notebook":
         yield [Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))]
@@ -402,7 +402,7 @@ def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
 
 
 def onlooker() -> Literal["terminal", "notebook"] | None:
-    """Where a person can be expected to look on; None where none can."""
+    """Find where a person can be expected to look on; None where none can."""
     is_child = multiprocessing.parent_process() is not None
     if is_child or threading.current_thread() is not threading.main_thread():
         return None  # one of several, which would draw over one another

@@ -312,8 +312,8 @@ class Fit:
         """Bytes of a checkpoint: weights and two moments in float32; None where a size is not
         known.
         """
-        known = not any(host.unknown for host in self.hosts)
-        return 12 * sum(host.trained for host in self.hosts) if known else None
+        all_known = not any(host.unknown for host in self.hosts)
+        return 12 * sum(host.trained for host in self.hosts) if all_known else None
 
     def on(self, device: str) -> list[HostFit]:
         """The hosts on a device whose needs are known."""
@@ -433,11 +433,11 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
     them; an error where it does not fit into memory or onto the disk.
     """
     resolved = with_dtypes(resolved, note)
-    resolved, found = fit(resolved)
-    found.check()
-    for line in found.notes():
+    resolved, run_fit = fit(resolved)
+    run_fit.check()
+    for line in run_fit.notes():
         note(line)
-    checkpoint = found.checkpoint
+    checkpoint = run_fit.checkpoint
     place, free = free_disk(resolved.config.out)
     if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
         raise UserMistake(
@@ -445,7 +445,7 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
             f" checkpoints and {place} has {free / 1e9:.2f} GB free: free some, choose another out,"
             " or fewer or smaller agents"
         )
-    return resolved, found
+    return resolved, run_fit
 
 
 @uncollected()

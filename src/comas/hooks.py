@@ -93,11 +93,11 @@ class Alarm:
     roles: tuple[str, ...]
     """Roles that it is about; none where it is about the whole step."""
     share: float
-    """Of the replies of a role, or of the groups; of a monitor the mean of its latest readings."""
+    """Share of the replies of a role, or of the groups; for a monitor its mean of late."""
     text: str
     """In words, with a remedy where there is one."""
     start: float | None = None
-    """Of a monitor, as are the next ones: the mean at the start of the run."""
+    """For a monitor: the mean at the start of the run. The next two are for monitors as well."""
     margin: float | None = None
     """Growth of the mean that is allowed."""
     since: int | None = None

@@ -74,8 +74,8 @@ def examine() -> dict[str, Any]:
         "seed models": ", ".join(seed_models()),
         "sandbox, of programs that models write": {
             # what a system or a library says of itself may have paths and names in it
-            name: re.split(r" in /|: | \(", told)[0]
-            for name, told in sandbox.prove().items()
+            name: re.split(r" in /|: | \(", status)[0]
+            for name, status in sandbox.prove().items()
         },
     }
 

@@ -128,9 +128,9 @@ def linux_memory(root: Path) -> Memory:
     """Read what the kernel calls available, or less where a control group of this process leaves
     less.
     """
-    known = _numbers(root / "proc" / "meminfo")
-    free = known.get("MemAvailable")
-    total = known.get("MemTotal") or _physical()
+    meminfo = _numbers(root / "proc" / "meminfo")
+    free = meminfo.get("MemAvailable")
+    total = meminfo.get("MemTotal") or _physical()
     for limit, used in _limits(root):
         room = max(0, limit - used)
         free = room if free is None else min(free, room)
@@ -330,13 +330,15 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     facts |= {name: version_of(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
     facts["processor"] = _processor()
     facts["threads"] = torch.get_num_threads()
-    known = {name: host.facts() for name, host in hosts.items()}
-    devices = sorted(f"{name}: {host.get('device', 'its own')}" for name, host in known.items())
+    host_facts = {name: host.facts() for name, host in hosts.items()}
+    devices = sorted(
+        f"{name}: {host.get('device', 'its own')}" for name, host in host_facts.items()
+    )
     facts["devices"] = ", ".join(devices)
 
     def told(key: str) -> str:
         """`left: float32, right: bfloat16` of the hosts that tell it; truths as in JSON."""
-        values = {name: host[key] for name, host in known.items() if key in host}
+        values = {name: host[key] for name, host in host_facts.items() if key in host}
         texts = {n: json.dumps(v) if isinstance(v, bool) else v for n, v in values.items()}
         return ", ".join(f"{name}: {text}" for name, text in texts.items())
 
@@ -364,10 +366,10 @@ def _commit() -> str | None:
         return None
     command = ["git", f"--git-dir={git}", "rev-parse", "--short=12", "HEAD"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        revision = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return told.stdout.strip()
+    return revision.stdout.strip()
 
 
 def _processor() -> str:

@@ -145,7 +145,7 @@ class Preflight:
     """Generated in all."""
     seconds: float
     step_minutes: float
-    """Of answering the questions of a step eight times each: judging and learning come on top."""
+    """Minutes to answer the questions of a step eight times each, without judging and learning."""
     notes: Sequence[str]
 
     def record(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def fly(
     try:
         config = team.config
         check_votes(team.task, config.task)
-        known = loaded(
+        asked_questions = loaded(
             team.task,
             "train",
             path=config.data,
@@ -222,11 +222,13 @@ def fly(
             seed=config.seed,
             **config.task_options,
         )
-        if not known:
+        if not asked_questions:
             raise UserMistake(f"task {config.task} has no training question to be asked")
-        hook.note(f"asking {len(known)} questions of {config.task}, {answers} times each")
+        hook.note(f"asking {len(asked_questions)} questions of {config.task}, {answers} times each")
         pulse = Pulse(hook, team.hosts)
-        pulse.turn_to("asking", expected=len(known) * (answers + JUDGED), certainty="at most")
+        pulse.turn_to(
+            "asking", expected=len(asked_questions) * (answers + JUDGED), certainty="at most"
+        )
         began = time.monotonic()
         plays = replace(
             team.method, play=play, start=None, draw=None, update=None, supervised=False
@@ -237,10 +239,10 @@ def fly(
             options={"answers": answers},
         )
         tried = replace(team.scene(options={}, state={}), method=replace(plays, play=trial))
-        run_sync(play_all(tried, known[:1], "trial"))
-        episodes = run_sync(_played(scene, known, pulse))
+        run_sync(play_all(tried, asked_questions[:1], "trial"))
+        episodes = run_sync(_played(scene, asked_questions, pulse))
         seconds = time.monotonic() - began
-        return examined(team, known, episodes, answers, labels, seconds)
+        return examined(team, asked_questions, episodes, answers, labels, seconds)
     finally:
         team.close()
 
@@ -394,34 +396,34 @@ def examined(
     if len(played) < FEW:
         notes.append(f"{len(played)} questions: intervals say next to nothing, ask {FEW} or more")
     solutions = [[t for t in e.turns if t.role == "solution"] for _, e in played]
-    said = [turn for turns in solutions for turn in turns]
-    read = [turn for turn in said if turn.info["answer"] is not None]
+    replies = [turn for turns in solutions for turn in turns]
+    read = [turn for turn in replies if turn.info["answer"] is not None]
     right = _labels(played, task) if labels else None
     judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in WAYS]
     shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [_distinct(turns, task) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
     tokens = sum(turn.tokens for turn in turns)
-    found = Preflight(
+    result = Preflight(
         team=team.bases(),
         task=task.name,
         questions=len(played),
         answers=answers,
-        readable=len(read) / len(said),
-        cut=statistics.fmean(not turn.finished for turn in said),
+        readable=len(read) / len(replies),
+        cut=statistics.fmean(not turn.finished for turn in replies),
         distinct=statistics.fmean(distinct),
         majority=statistics.fmean(shares),
         dissent=statistics.fmean(count > 1 for count in distinct),
-        example=said[0].text,
+        example=replies[0].text,
         judges=judges,
         truth=_truth(solutions, right, task) if right else None,
         methods=(),
         tokens=tokens,
         seconds=seconds,
-        step_minutes=_step_minutes(team, said, tokens, seconds),
+        step_minutes=_step_minutes(team, replies, tokens, seconds),
         notes=notes,
     )
-    return replace(found, methods=advice(found))
+    return replace(result, methods=advice(result))
 
 
 def _distinct(turns: Sequence[Turn], task: Task) -> int:
@@ -429,7 +431,7 @@ def _distinct(turns: Sequence[Turn], task: Task) -> int:
     different: list[str] = []
     for turn in turns:
         answer = turn.info["answer"]
-        if answer is not None and not any(task.same(answer, known) for known in different):
+        if answer is not None and not any(task.same(answer, other) for other in different):
             different.append(answer)
     return len(different)
 
@@ -452,7 +454,7 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     for verdict, value in readable:
         by_question.setdefault(verdict.question, {})[verdict.side] = value
     both = [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
-    known = [(value, right[one.work]) for one, value in readable if right and one.work in right]
+    labelled = [(value, right[one.work]) for one, value in readable if right and one.work in right]
     values = [value for sides in both for value in sides]
     graded = any(value not in (0.0, 1.0) for value in values)
     cut = statistics.median(values) if graded else 0.5
@@ -472,13 +474,13 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
         j=j,
         prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
         information=j and information(j.mean, (majority + rarest) / 2),
-        against_truth=auc(known),
+        against_truth=auc(labelled),
     )
 
 
 def information(j: float, rate: float) -> float:
-    """What one verdict says of a work's side: the squared correlation of the two, where half of the
-    works are of either side and the share `rate` is accepted; 0 where all or none are.
+    """Compute what one verdict says of a work's side: the squared correlation of the two, where
+    half of the works are of either side and the share `rate` is accepted; 0 where all or none are.
     """
     spread = rate * (1.0 - rate)
     return 0.25 * j * j / spread if spread else 0.0
@@ -506,13 +508,13 @@ def _truth(
     votes: list[bool] = []
     mixed: list[bool] = []
     for turns in solutions:
-        known = [right[turn.id] for turn in turns if turn.id in right]
-        if not known:
+        verdicts = [right[turn.id] for turn in turns if turn.id in right]
+        if not verdicts:
             continue
         best, _ = most_frequent(turns, task)
         first = next((t for t in turns if best is not None and agrees(t, best, task)), None)
         votes.append(first is not None and right.get(first.id, False))
-        mixed.append(0 < sum(known) < len(known))
+        mixed.append(0 < sum(verdicts) < len(verdicts))
     return {
         "single": statistics.fmean(right.values()),
         "majority": statistics.fmean(votes),
@@ -520,26 +522,26 @@ def _truth(
     }
 
 
-def _step_minutes(team: Team, said: Sequence[Turn], tokens: int, seconds: float) -> float:
+def _step_minutes(team: Team, replies: Sequence[Turn], tokens: int, seconds: float) -> float:
     """Minutes of playing a step of as many questions as the config has, with eight answers each; no
     number where nobody tells tokens, as servers behind an API may not.
     """
     if not tokens:
         return math.nan
-    per_answer = statistics.fmean(turn.tokens for turn in said)
+    per_answer = statistics.fmean(turn.tokens for turn in replies)
     rate = tokens / seconds if seconds else math.inf
     return 8 * (team.config.questions or 24) * per_answer / rate / 60
 
 
-def advice(found: Preflight) -> list[Advice]:
+def advice(result: Preflight) -> list[Advice]:
     """Say what the figures mean for each method."""
-    if found.readable < UNREADABLE:
+    if result.readable < UNREADABLE:
         why = (
-            f"only {found.readable:.2f} of its answers can be read"
-            f" ({found.cut:.2f} are cut): raise room.solution or take another base"
+            f"only {result.readable:.2f} of its answers can be read"
+            f" ({result.cut:.2f} are cut): raise room.solution or take another base"
         )
         return [Advice("all", "will not", why)]
-    by_way = {one.way: one for one in found.judges}
+    by_way = {one.way: one for one in result.judges}
     judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
     telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
     if BELIEVED in telling:
@@ -548,8 +550,8 @@ def advice(found: Preflight) -> list[Advice]:
             f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: set blind=true"
         )
         judges[BELIEVED] = replace(judges[BELIEVED], why=why)
-    if found.dissent < ALIKE:
-        why = f"answers differ on {found.dissent:.2f} of the questions alone: nothing to judge"
+    if result.dissent < ALIKE:
+        why = f"answers differ on {result.dissent:.2f} of the questions alone: nothing to judge"
         votes = Advice("comas_votes", "will not", why)
     elif telling:
         why = f"with {telling[0]} its judges know which majorities to trust"
@@ -558,21 +560,21 @@ def advice(found: Preflight) -> list[Advice]:
         why = "its judges have to learn first, and until then its gate opens by chance"
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[BELIEVED], method=f"comas_peer {BELIEVED}")
-    advices = [_of_votes(found), *judges.values(), votes, peers]
-    if found.truth is not None:
-        mixed = found.truth["mixed"]
+    advices = [_of_votes(result), *judges.values(), votes, peers]
+    if result.truth is not None:
+        mixed = result.truth["mixed"]
         why = f"labels part the answers to {mixed:.2f} of the questions"
         advices.append(Advice("rlvr", "can learn" if mixed >= ALIKE else "will not", why))
     return advices
 
 
-def _of_votes(found: Preflight) -> Advice:
+def _of_votes(result: Preflight) -> Advice:
     """Advise on methods that pay the majority vote."""
-    held = f"the majority is held by {found.majority:.2f} of the answers, and they differ on"
-    why = f"{held} {found.dissent:.2f} of the questions"
-    if found.dissent < ALIKE:
+    held = f"the majority is held by {result.majority:.2f} of the answers, and they differ on"
+    why = f"{held} {result.dissent:.2f} of the questions"
+    if result.dissent < ALIKE:
         return Advice("ttrl", "will not", f"{why}: nothing to vote on")
-    if found.majority * found.answers < 1.5:
+    if result.majority * result.answers < 1.5:
         return Advice("ttrl", "will not", f"{why}: hardly two answers agree")
     return Advice("ttrl", "may learn", f"{why}; it moves towards its own majority, right or wrong")
 
@@ -592,8 +594,10 @@ def _of_judges(method: str, judge: Judged) -> Advice:
     truth = judge.against_truth
     if truth is not None and judge.n >= FEW:
         # labels are better evidence than the majority
-        known = f"by the labels right work is believed more in {truth:.2f} of all pairs; {why}"
-        return Advice(method, "can learn" if truth >= TELLS else "will not", known)
+        why_by_labels = (
+            f"by the labels right work is believed more in {truth:.2f} of all pairs; {why}"
+        )
+        return Advice(method, "can learn" if truth >= TELLS else "will not", why_by_labels)
     if low > 0.5:
         return Advice(method, "can learn", why)
     if high < 0.5:

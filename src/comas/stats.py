@@ -60,10 +60,10 @@ def seeds_interval(values: Sequence[float]) -> Interval:
     """`mean_interval` of a value per seed, or of payoffs, which have no bounds; where all are equal
     their spread says nothing, and the interval is infinite, as for one.
     """
-    found = mean_interval(values)
+    interval = mean_interval(values)
     if len(set(values)) > 1:
-        return found
-    return Interval(found.mean, -math.inf, math.inf, found.n)
+        return interval
+    return Interval(interval.mean, -math.inf, math.inf, interval.n)
 
 
 def wilson(right: int, n: int, level: float = 0.95) -> Interval:
@@ -92,8 +92,8 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
         if per_question[0] in (0.0, 1.0):
             return wilson(int(sum(per_question)), len(per_question))
         return _unanimous(per_question[0], len(per_question), 0.95, lowest=0.0)
-    found = mean_interval(per_question)
-    return found.within(0.0, 1.0)
+    interval = mean_interval(per_question)
+    return interval.within(0.0, 1.0)
 
 
 def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
@@ -104,8 +104,8 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
     """
     if len(set(differences)) == 1:
         return _unanimous(differences[0], len(differences), level)
-    found = mean_interval(differences, level)
-    return found.within(-1.0, 1.0)
+    interval = mean_interval(differences, level)
+    return interval.within(-1.0, 1.0)
 
 
 def pass_at(n: int, right: int, k: int) -> float:
@@ -215,7 +215,7 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tupl
 
 
 def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
-    """Of runs, of questions, and of what neither explains."""
+    """Return the mean squares of runs, of questions, and of what neither explains."""
     S, Q = array_SQ.shape
     runs_S = array_SQ.mean(1)
     questions_Q = array_SQ.mean(0)
@@ -294,9 +294,9 @@ def share_interval(
         return None
     if max(shares) - min(shares) < 1e-12:  # equal but for rounding
         return accuracy_interval(shares[:1] * len(shares))
-    found = ratio_interval(tops_SQ, bottoms_SQ)
+    interval = ratio_interval(tops_SQ, bottoms_SQ)
     mean = math.fsum(tops_Q) / math.fsum(bottoms_Q)
-    return Interval(mean, max(0.0, found.low), min(1.0, found.high), len(shares))
+    return Interval(mean, max(0.0, interval.low), min(1.0, interval.high), len(shares))
 
 
 def ratio_interval(
@@ -317,13 +317,13 @@ def share_ratio_interval(
     Where all questions say the same (every answer wrong in both, say), it is what as many questions
     without an exception allow: one that is seen in neither may add up to 1 above or below.
     """
-    found = ratio_interval(tops_SQ, bottoms_SQ)
-    if found.low < found.high:
-        return found._replace(low=max(0.0, found.low))
+    interval = ratio_interval(tops_SQ, bottoms_SQ)
+    if interval.low < interval.high:
+        return interval._replace(low=max(0.0, interval.low))
     bottom = float(np.mean(bottoms_SQ))
-    unseen = _unanimous(0.0, found.n, 0.95, lowest=-found.mean, highest=1.0)
-    low = max(0.0, found.mean + unseen.low / bottom)
-    return found._replace(low=low, high=found.mean + unseen.high / bottom)
+    unseen = _unanimous(0.0, interval.n, 0.95, lowest=-interval.mean, highest=1.0)
+    low = max(0.0, interval.mean + unseen.low / bottom)
+    return interval._replace(low=low, high=interval.mean + unseen.high / bottom)
 
 
 def delta_interval(
@@ -374,9 +374,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def interval_record(found: Interval) -> dict[str, float | None]:
+def interval_record(interval: Interval) -> dict[str, float | None]:
     """The fields of an interval as JSON, which has no infinity: an open end is null."""
-    return {name: finite(value) for name, value in found._asdict().items()}
+    return {name: finite(value) for name, value in interval._asdict().items()}
 
 
 def spelt(mean: float, low: float | None, high: float | None, form: str = ".3f") -> str:

@@ -110,12 +110,12 @@ async def _plainly(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except ExceptionGroup as group:
-        found: BaseException | None = group.subgroup(PLAIN)
-        if found is None:
+        plain: BaseException | None = group.subgroup(PLAIN)
+        if plain is None:
             raise
-        while isinstance(found, ExceptionGroup):
-            found = found.exceptions[0]
-        raise found from None
+        while isinstance(plain, ExceptionGroup):
+            plain = plain.exceptions[0]
+        raise plain from None
 
 
 @contextmanager

@@ -238,8 +238,8 @@ class Reply:
     ended or was cut within its thoughts has no text.
     """
     weights: tuple[float, ...] | None = None
-    """Of `Weighs.weigh`: the log-prob of each choice, in nats at temperature 1; None where a reply
-    was sampled or given.
+    """Log-prob of each choice of `Weighs.weigh`, in nats at temperature 1; None where a reply was
+    sampled or given.
     """
 
 
@@ -266,7 +266,7 @@ class Turn:
     about: str | None = None
     """Id of the turn that this one judges or revises."""
     round: int = 0
-    """Of the game, where it has rounds: costs are reported by it."""
+    """Round of the game, where it has rounds: costs are reported by round."""
     reward: float | None = None
     """None: not paid, not trained on. 0.0 is trained on."""
     group: str | None = None

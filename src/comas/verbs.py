@@ -54,18 +54,19 @@ class Evaluation:
     def __repr__(self) -> str:
         lines = [f"Evaluation({str(self.folder)!r})"]
         for cell in self.cells:
-            said = "nothing judged"
+            accuracy = "nothing judged"
             if cell["accuracy"] is not None:
-                said = spelt(cell["accuracy"], cell["low"], cell["high"])
+                accuracy = spelt(cell["accuracy"], cell["low"], cell["high"])
             lines.append(
-                f"  {cell['label']} {cell['task']} {cell['setup']}: {said} over {cell['n']}"
+                f"  {cell['label']} {cell['task']} {cell['setup']}: {accuracy} over {cell['n']}"
             )
-        for found in (*self.systems, *self.setups):
+        for comparison in (*self.systems, *self.setups):
             second, first = (
-                f"{found[side]['label']} {found[side]['setup']}" for side in ("second", "first")
+                f"{comparison[side]['label']} {comparison[side]['setup']}"
+                for side in ("second", "first")
             )
-            difference = spelt(found["difference"], found["low"], found["high"])
-            lines.append(f"  {second} minus {first}: {difference}, {found['verdict']}")
+            difference = spelt(comparison["difference"], comparison["low"], comparison["high"])
+            lines.append(f"  {second} minus {first}: {difference}, {comparison['verdict']}")
         return "\n".join(lines)
 
 
@@ -106,8 +107,8 @@ def train(
     keys |= {f"hosts.{name}.own": True for name in own}
     if config is not None:
         config = _at_home(config)
-    with shown(hooks) as told:
-        return run_sync(train_async(read(config, keys), *told, hosts=own))
+    with shown(hooks) as listeners:
+        return run_sync(train_async(read(config, keys), *listeners, hosts=own))
 
 
 def resume(
@@ -129,8 +130,8 @@ def resume(
         key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None
     }
     pairs = pairs_of({**length, **changes})
-    with shown(hooks) as told:
-        return run_sync(resume_async(run, *told, changes=pairs, hosts=hosts))
+    with shown(hooks) as listeners:
+        return run_sync(resume_async(run, *listeners, changes=pairs, hosts=hosts))
 
 
 def evaluate(
@@ -162,9 +163,9 @@ def evaluate(
     place = str(data) if data is not None else None
     plan = planned(names, tasks, setups, most, seed, pairs_of(keys), place)
     exam = Exam.create(plan, str(out) if out is not None else None)
-    found = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
-    tables = {name: found[name] for name in ("cells", "systems", "setups", "notes")}
-    return Evaluation(Path(found["folder"]), **tables, record=found)
+    report = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
+    tables = {name: report[name] for name in ("cells", "systems", "setups", "notes")}
+    return Evaluation(Path(report["folder"]), **tables, record=report)
 
 
 def planned(
@@ -205,11 +206,11 @@ def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
     """Whether the second system is better than the first: one comparison for each task and setup;
     `settings` as in `evaluate`.
     """
-    found = evaluate(first, second, **settings)
-    if not found.systems:
+    evaluation = evaluate(first, second, **settings)
+    if not evaluation.systems:
         raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
     names = [field.name for field in fields(Comparison)]
-    return [Comparison(**{name: record[name] for name in names}) for record in found.systems]
+    return [Comparison(**{name: record[name] for name in names}) for record in evaluation.systems]
 
 
 def _at_home(name: str | Path) -> str:

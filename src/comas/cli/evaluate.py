@@ -113,23 +113,23 @@ def compare(
             f" `{command()} eval {first} {second} --setups cross`"
         )
     exam = Exam.create(plan, out)
-    found = _watched(exam, json_)
-    if not found["systems"]:
+    report = _watched(exam, json_)
+    if not report["systems"]:
         raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
     if json_:
-        print_json(ctx, {**found, "cells": found["systems"]})
+        print_json(ctx, {**report, "cells": report["systems"]})
         return
-    family = _family(found["systems"])
-    for d in found["systems"]:
+    family = _family(report["systems"])
+    for d in report["systems"]:
         where = f"{d['task']}, {d['setup']}"
         difference = _spelt(d, "difference", "+.3f")
         print(f"{second} minus {first}, {where}: {difference} over {d['n']} questions")
         print(f"  p {_p(d['p'], '= ')} ({d['test']}{family}): {d['verdict']}")
-    _print_notes(found)
+    _print_notes(report)
 
 
-def _spelt(found: Mapping[str, Any], key: str, form: str = ".3f") -> str:
-    return spelt(found[key], found["low"], found["high"], form)
+def _spelt(figures: Mapping[str, Any], key: str, form: str = ".3f") -> str:
+    return spelt(figures[key], figures["low"], figures["high"], form)
 
 
 def _family(table: Sequence[Any]) -> str:
@@ -154,17 +154,17 @@ def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
 
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
-    """What an evaluation came to when it ended last; before that, what it has cost."""
+    """Show what an evaluation came to when it ended last; before that, what it has cost."""
     if (folder / REPORT).is_file():
         _show(ctx, spending.read(folder / REPORT), as_json)
         return
     accounts = spending.read(folder / SPENT)
-    found = {"folder": str(folder), "api": spending.records(accounts)}
+    report = {"folder": str(folder), "api": spending.records(accounts)}
     if as_json:
-        print_json(ctx, found)
+        print_json(ctx, report)
         return
     print(f"{folder} has not ended yet: {command()} resume {shlex.quote(str(folder))}")
-    _print_notes(found)
+    _print_notes(report)
 
 
 def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
@@ -176,12 +176,12 @@ def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
         sys.exit(STOPPED)
 
 
-def _show(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
+def _show(ctx: typer.Context, report: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(ctx, found)
+        print_json(ctx, report)
         return
     rows: list[Sequence[str]] = []
-    for cell in found["cells"]:
+    for cell in report["cells"]:
         accuracy = "nothing judged"
         if cell["accuracy"] is not None:
             accuracy = _spelt(cell, "accuracy")
@@ -189,12 +189,12 @@ def _show(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
         names = [cell["label"], cell["task"], f"{cell['setup']}: {cell['team']}"]
         rows.append([*names, f"{cell['n']:,}", accuracy, f"{tokens:,.0f}"])
     if rows:
-        asked = found.get("asked", {})
+        asked = report.get("asked", {})
         at = [f"{key} {value:g}" for key, value in asked.items() if (key, value) != ("top_p", 1)]
         headings = ("system", "task", "setup: by whom", "n", "accuracy, 95 %", "tokens each")
-        print_table(", ".join(["held-out answers", *at]), headings, rows, whole=headings[3:])
+        print_table(", ".join(["held-out answers", *at]), headings, rows, unfolded=headings[3:])
     for part in ("system", "setup"):
-        differences = found[f"{part}s"]
+        differences = report[f"{part}s"]
         tests = dict.fromkeys(d["test"].partition(",")[0] for d in differences)
         title = f"against the first {part} ({', '.join(tests)}{_family(differences)})"
         rows = [
@@ -203,24 +203,24 @@ def _show(ctx: typer.Context, found: Mapping[str, Any], as_json: bool) -> None:
         ]
         if rows:
             headings = ("task", "compared", "difference, 95 %", "p", "verdict")
-            print_table(title, headings, rows, whole=headings[2:])
+            print_table(title, headings, rows, unfolded=headings[2:])
     rows = [
         (team["label"], team["task"], team["setup"], figure, _spelt(one, "mean"))
-        for team in found.get("teamwork", [])
+        for team in report.get("teamwork", [])
         for figure, one in team["figures"].items()
     ]
     if rows:
         headings = ("system", "task", "setup", "figure", "value, 95 %")
-        print_table("teams against their members", headings, rows, whole=headings[3:])
-    for matrix in found.get("cross", []):
+        print_table("teams against their members", headings, rows, unfolded=headings[3:])
+    for matrix in report.get("cross", []):
         print_cross(matrix)
     print()
-    _print_notes(found)
-    print(f"all of it: {Path(found['folder']) / REPORT}")
+    _print_notes(report)
+    print(f"all of it: {Path(report['folder']) / REPORT}")
 
 
 def _sides(d: Mapping[str, Any]) -> str:
-    """What is subtracted from what, and what both have in common."""
+    """Say what is subtracted from what, and what both have in common."""
     first, second = d["first"], d["second"]
     if first["setup"] == second["setup"]:
         return f"{first['setup']}: {second['label']} minus {first['label']}"
@@ -229,12 +229,12 @@ def _sides(d: Mapping[str, Any]) -> str:
     return f"{second['label']} {second['setup']} minus {first['label']} {first['setup']}"
 
 
-def _print_notes(found: Mapping[str, Any]) -> None:
+def _print_notes(report: Mapping[str, Any]) -> None:
     """Print what hosts behind an API have cost, and what a reader has to know."""
-    for account in found.get("api", []):
+    for account in report.get("api", []):
         for line in spending.told({account["host"]: account}):
             print(clean(f"{account['system']}: {line}", 1000))
-    for note in found.get("notes", []):
+    for note in report.get("notes", []):
         print(f"note: {clean(note, 1000)}")
 
 
@@ -243,7 +243,7 @@ def _p(value: float, sign: str = "") -> str:
 
 
 def print_cross(matrix: Mapping[str, Any]) -> None:
-    """What each row came to against each column, with the intervals of both margins."""
+    """Print what each row came to against each column, with the intervals of both margins."""
     labels = [f"{number} {name}" for number, name in enumerate(matrix["names"], 1)]
     numbers = [str(place + 1) for place in range(len(labels))]
     rows: list[list[str]] = []
@@ -254,28 +254,28 @@ def print_cross(matrix: Mapping[str, Any]) -> None:
     rows.append(["all", *means, _spanned(matrix["mean"])])
     title = f"cross-play on {matrix['task']}: payoff of the row, {matrix['n']} games a cell"
     names = ("row against column", *numbers, "all, 95 %")
-    print_table(title, names, rows, whole=names[1:])
+    print_table(title, names, rows, unfolded=names[1:])
     progress = matrix["progress"]
     first = f"against {labels[0]}"
     print(f" the last row minus the first, {first}: {_spanned(progress['rows'])}")
     print(f" the first column minus the last, {first}: {_spanned(progress['columns'])}")
 
 
-def _spanned(found: Mapping[str, Any]) -> str:
-    if found["low"] is None and found["high"] is None:  # no spread: nothing is known of it
-        return f"{found['mean']:+.3f}"
-    return _spelt(found, "mean", "+.3f")
+def _spanned(figures: Mapping[str, Any]) -> str:
+    if figures["low"] is None and figures["high"] is None:  # no spread: nothing is known of it
+        return f"{figures['mean']:+.3f}"
+    return _spelt(figures, "mean", "+.3f")
 
 
 def print_table(
-    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str]
+    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], unfolded: Sequence[str]
 ) -> None:
     """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no
-    room, columns `whole` never.
+    room, columns `unfolded` never.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
-        table.add_column(name, no_wrap=name in whole, overflow="fold")
+        table.add_column(name, no_wrap=name in unfolded, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     terminal = Console()

@@ -70,22 +70,22 @@ def show(
     if step is not None and step > done:
         raise UserMistake(f"--step {step}: {opened.path} has {done} steps")
     number = step or done
-    found = [
+    records = [
         record
         for record in opened.episodes(number - 1)
         if any((question or "") in record["question"][key] for key in ("id", "prompt"))
         and (only is None or _is(only, record))
     ]
     if json_:
-        print_json(ctx, {"run": str(opened.path), "step": number, "discussions": found[:limit]})
+        print_json(ctx, {"run": str(opened.path), "step": number, "discussions": records[:limit]})
         return
     console = Console()
-    console.print(Text(f"{opened.path}, step {number}: {len(found)} discussions", "bold"))
-    for record in found[:limit]:
+    console.print(Text(f"{opened.path}, step {number}: {len(records)} discussions", "bold"))
+    for record in records[:limit]:
         console.print()
         print_episode(console, episode_of(record), limit=4000)
-    if len(found) > limit:
-        console.print(Text(f"\nand {len(found) - limit} more: --limit {len(found)}", "dim"))
+    if len(records) > limit:
+        console.print(Text(f"\nand {len(records) - limit} more: --limit {len(records)}", "dim"))
 
 
 def _is(kind: str, record: Mapping[str, Any]) -> bool:

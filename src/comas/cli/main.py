@@ -173,11 +173,11 @@ def doctor(ctx: typer.Context, json_: Json = False) -> None:
     """What is installed, and what would run where; fit for an issue: no paths, names or keys."""
     from comas import installed
 
-    found = installed.examine()
+    facts = installed.examine()
     if json_:
-        print_json(ctx, found)
+        print_json(ctx, facts)
         return
-    for key, value in found.items():
+    for key, value in facts.items():
         if not isinstance(value, dict):
             print(f"{key}: {value}")
             continue

@@ -41,55 +41,56 @@ def preflight(
     """Say before any training which methods can learn on this model and these questions."""
     bases, pairs = split(arguments)
     with watcher(json_) as hook:
-        found = readiness.fly(bases, pairs, questions, answers, not no_labels, hook)
+        result = readiness.fly(bases, pairs, questions, answers, not no_labels, hook)
     if json_:
-        print_json(ctx, found.record())
+        print_json(ctx, result.record())
     else:
-        _show(found)
+        _show(result)
 
 
-def _show(found: Preflight) -> None:
+def _show(result: Preflight) -> None:
     console = Console()
     console.width = max(console.width, 130)  # the table does without breaks
-    bases = ", ".join(found.team)
+    bases = ", ".join(result.team)
     console.print(
-        f"{bases} on {found.task}: {found.questions} questions, {found.answers} blind answers each",
+        f"{bases} on {result.task}: {result.questions} questions,"
+        f" {result.answers} blind answers each",
         soft_wrap=True,
         markup=False,
     )
     facts = Table(show_header=False, box=None)
-    facts.add_row("answers that can be read", f"{found.readable:.2f}")
-    facts.add_row("cut for want of room", f"{found.cut:.2f}")
-    facts.add_row("different answers per question", f"{found.distinct:.1f}")
-    facts.add_row("held by the majority", f"{found.majority:.2f}")
-    facts.add_row("questions with dissent", f"{found.dissent:.2f}")
-    if found.truth is not None:
-        facts.add_row("right, by the labels: one answer", f"{found.truth['single']:.2f}")
-        facts.add_row("right, by the labels: the majority", f"{found.truth['majority']:.2f}")
-    minutes = found.step_minutes
-    told = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
-    facts.add_row("minutes to answer a step eight times", told)
+    facts.add_row("answers that can be read", f"{result.readable:.2f}")
+    facts.add_row("cut for want of room", f"{result.cut:.2f}")
+    facts.add_row("different answers per question", f"{result.distinct:.1f}")
+    facts.add_row("held by the majority", f"{result.majority:.2f}")
+    facts.add_row("questions with dissent", f"{result.dissent:.2f}")
+    if result.truth is not None:
+        facts.add_row("right, by the labels: one answer", f"{result.truth['single']:.2f}")
+        facts.add_row("right, by the labels: the majority", f"{result.truth['majority']:.2f}")
+    minutes = result.step_minutes
+    minutes_text = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
+    facts.add_row("minutes to answer a step eight times", minutes_text)
     console.print(facts)
-    if found.readable < 1.0:
-        console.print(f"a reply: {clean(found.example)[:200]!r}", markup=False, soft_wrap=True)
+    if result.readable < 1.0:
+        console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)
     heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 95 %", "J, 95 %"]
     heads += ["r squared"]
-    heads += ["labels"] if found.truth is not None else []
+    heads += ["labels"] if result.truth is not None else []
     table = Table(
         title="how far a work of the majority is accepted, and one of the rarest other answer"
     )
     for head in heads:
         table.add_column(head, no_wrap=True)
-    for one in found.judges:
+    for one in result.judges:
         cells = [one.way, str(one.n), f"{one.unreadable:.2f}"]
         cells += [_number(one.accepts_majority), _number(one.accepts_rarest)]
         cells += [_span(one.prefers), _span(one.j), _number(one.information)]
-        cells += [_number(one.against_truth)] if found.truth is not None else []
+        cells += [_number(one.against_truth)] if result.truth is not None else []
         table.add_row(*cells)
     console.print(table)
-    for one in found.methods:
+    for one in result.methods:
         console.print(f"{one.method}: {one.verdict}: {one.why}", markup=False, soft_wrap=True)
-    for note in found.notes:
+    for note in result.notes:
         print_note(note)
 
 
@@ -97,5 +98,5 @@ def _number(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
-def _span(found: Interval | None) -> str:
-    return "-" if found is None else spelt(*found[:3], ".2f")
+def _span(interval: Interval | None) -> str:
+    return "-" if interval is None else spelt(*interval[:3], ".2f")

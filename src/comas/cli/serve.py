@@ -109,8 +109,8 @@ def _library() -> Any:
 
 
 def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
-    """What the arguments name, by the same rules as `comas eval`: its config, and its checkpoint
-    where it is a run.
+    """Find what the arguments name, by the same rules as `comas eval`: its config, and its
+    checkpoint where it is a run.
     """
     names, pairs = split(arguments)
     if len(names) != 1 or "," in names[0]:

@@ -44,52 +44,52 @@ def study(
     """Run a grid of settings and seeds, test the claims of its file, write tables; called again it
     goes on.
     """
-    found = Study.read(file)
+    grid = Study.read(file)
     if dry_run:
-        found.declare(write=False)
-        left = _say_left(found)
-        found.check_left()
+        grid.declare(write=False)
+        left = _say_left(grid)
+        grid.check_left()
         if json_:
             print_json(ctx, left)
         return 0
-    with found.alone():
-        declared = found.declare()
-        if not report and found.left():
+    with grid.alone():
+        declared = grid.declare()
+        if not report and grid.left():
             try:
-                _run(found, jobs)
+                _run(grid, jobs)
             except KeyboardInterrupt:
-                found.report(declared)
+                grid.report(declared)
                 going_on = f"{command()} study {shlex.quote(file)}"
                 print("stopped; go on with:", going_on, file=sys.stderr)
                 sys.exit(STOPPED)
-        made = found.report(declared)
+        outcome = grid.report(declared)
     if json_:
-        print_json(ctx, {**made.data(), "study": str(found.out)})
+        print_json(ctx, {**outcome.data(), "study": str(grid.out)})
     else:
-        for number, verdict in enumerate(made.verdicts, 1):
+        for number, verdict in enumerate(outcome.verdicts, 1):
             print(f"claim {number}: {verdict.verdict} ({verdict.claim.says})")
-        print("cells:", made.states())
-        print("report:", found.out / "report.md")
-    unfinished = 0 if report else made.count("missing")
-    return FAILED if made.count("failed") or unfinished else 0
+        print("cells:", outcome.states())
+        print("report:", grid.out / "report.md")
+    unfinished = 0 if report else outcome.count("missing")
+    return FAILED if outcome.count("failed") or unfinished else 0
 
 
-def _say_left(found: Study) -> dict[str, int]:
+def _say_left(grid: Study) -> dict[str, int]:
     """Print what it is and what is left of it, and return the numbers of that."""
-    described = found.described
-    settings = f"{len(found.settings)} settings x {len(described.seeds)} seeds"
-    print(f"study:  {settings}, {len(described.claims)} claims, in {found.out}")
-    stages = [stage for cell in found.left() for stage in cell.stages()]
+    described = grid.described
+    settings = f"{len(grid.settings)} settings x {len(described.seeds)} seeds"
+    print(f"study:  {settings}, {len(described.claims)} claims, in {grid.out}")
+    stages = [stage for cell in grid.left() for stage in cell.stages()]
     evaluations = sum(stage.name != "train" for stage in stages)
-    left = {"cells": len(found.left()), "evaluations": evaluations}
+    left = {"cells": len(grid.left()), "evaluations": evaluations}
     print(f"left:   {left['cells']} cells, {evaluations} evaluations", flush=True)
     return left
 
 
-def _run(found: Study, jobs: int | None) -> None:
+def _run(grid: Study, jobs: int | None) -> None:
     """Run what is left, with a line for each cell that has ended."""
-    left = _say_left(found)
-    found.check_left()
+    left = _say_left(grid)
+    grid.check_left()
     ended_cells: list[Ended] = []
 
     def tell(ended: Ended) -> None:
@@ -98,4 +98,4 @@ def _run(found: Study, jobs: int | None) -> None:
         number = f"[{len(ended_cells)}/{left['cells']}]"
         print(number, clean(f"{ended.cell}: {became}", 1000), flush=True)
 
-    found.run(jobs, tell)
+    grid.run(jobs, tell)

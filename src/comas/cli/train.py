@@ -77,12 +77,12 @@ def train(
         return
     from comas.training.dry_run import dry_run as measured
 
-    found = run_sync(measured(config, print_note))
+    trial = run_sync(measured(config, print_note))
     if json_:
-        print_json(ctx, found.data)
+        print_json(ctx, trial.data)
         return
-    print("\n".join(found.lines), end="\n\n")
-    print(tomli_w.dumps(without_none(found.config.model_dump())) if full else "config: --full")
+    print("\n".join(trial.lines), end="\n\n")
+    print(tomli_w.dumps(without_none(trial.config.model_dump())) if full else "config: --full")
 
 
 def read_config(arguments: list[str] | None) -> Config:
@@ -154,7 +154,10 @@ def print_summary(console: Console, result: Result) -> None:
     lines = [
         "",
         "held-out accuracy, mean over agents, 95 % interval over questions:",
-        *(f"  {name:7s} {found or 'not measured'}" for name, found in result.accuracy.items()),
+        *(
+            f"  {name:7s} {interval or 'not measured'}"
+            for name, interval in result.accuracy.items()
+        ),
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
         *_fallen(run, result),
         *figure_lines(list(run.metrics())),

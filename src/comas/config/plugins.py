@@ -195,10 +195,10 @@ def check_trackers(names: Iterable[str]) -> None:
 
     A shipped tracker, its package and the extra that brings it have one name.
     """
-    known: dict[str, str] = {}
+    first_named: dict[str, str] = {}
     for name in names:
         called = Path(name).name
-        if known.setdefault(called, name) != name:
+        if first_named.setdefault(called, name) != name:
             raise UserMistake(
                 f"track = {name!r}: two trackers are called {called}: rename one of the files"
             )
@@ -254,8 +254,8 @@ def with_tools(task: Task, names: Sequence[str], options: Mapping[str, Mapping[s
     named = [Path(name).stem for name in names]
     for name in options:
         if name not in named:
-            known = nearest(name, named) if named else "`tools` names none"
-            raise UserMistake(f"unknown key tool_options.{name}: {known}")
+            suggestion = nearest(name, named) if named else "`tools` names none"
+            raise UserMistake(f"unknown key tool_options.{name}: {suggestion}")
     tools = dict(task.tools)
     for name in names:
         tool = _tool(name, options)

@@ -119,8 +119,8 @@ class Resolved:
 
     def sources(self) -> list[Source]:
         """List what the policies with weights here start from, each once, sorted by name."""
-        found = {plan.source.name: plan.source for plan in self.policies if plan.here}
-        return [found[name] for name in sorted(found)]
+        by_name = {plan.source.name: plan.source for plan in self.policies if plan.here}
+        return [by_name[name] for name in sorted(by_name)]
 
     def base_names(self) -> list[str]:
         """List the names of `sources`."""
@@ -314,8 +314,8 @@ def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here
         # seed models were taught to be trained whole, and runs that did so give whole models; any
         # other base gets adapters
         adapters = any(source.kind == "adapter" for source in sources)
-        whole = any(source.whole for source in sources)
-        table["learner"] = "full" if whole and not adapters else "adapters"
+        any_whole = any(source.whole for source in sources)
+        table["learner"] = "full" if any_whole and not adapters else "adapters"
     # as ever: the embedded recipe gives the same bits on every machine
     seeded = not here or all(source.seeded for source in sources)
     if table["share_prompts"] is None:
@@ -398,23 +398,23 @@ def policies_of(
     for policy, names in speakers.items():
         agents = [config.agents[name] for name in names]
         host = config.hosts[agents[0].host]
-        said = {
+        own_keys = {
             key: next((v for a in agents if (v := getattr(a, key)) is not None), None)
             for key in ("base", "lr", *ONLY_ADAPTERS)
         }
-        base = said["base"] or host.base
-        rank = said["rank"] or host.rank or RANK
-        targets = said["targets"] or host.targets
+        base = own_keys["base"] or host.base
+        rank = own_keys["rank"] or host.rank or RANK
+        targets = own_keys["targets"] or host.targets
         plans[policy] = PolicyPlan(
             name=policy,
             host=agents[0].host,
             source=sources[base] if host.here else source_of(base, api=True),
             adapter=Shape(
                 rank,
-                said["alpha"] or host.alpha or 2.0 * rank,
+                own_keys["alpha"] or host.alpha or 2.0 * rank,
                 tuple(targets) if targets else None,
             ),
-            lr=said["lr"],
+            lr=own_keys["lr"],
             learns=host.api is None and not all(agent.frozen for agent in agents),
             agents=tuple(names),
         )
@@ -547,18 +547,18 @@ def _agree(config: Config, name: str, folder: str) -> None:
     adapter = spec_of(folder)
     for key in ONLY_ADAPTERS:
         where = f"agents.{name}"
-        given = getattr(agent, key)
+        wanted = getattr(agent, key)
         # a host's shape is for new adapters, unless the adapter is the host's own base
-        if given is None and agent.base is None:
+        if wanted is None and agent.base is None:
             where = f"hosts.{agent.host}"
-            given = getattr(shared, key)
-        there: Any = getattr(adapter, key)
-        if key == "targets" and given is not None:
-            given = sorted({layer.rpartition(".")[2] for layer in given})
-            there = sorted({layer.rpartition(".")[2] for layer in there})
-        if given not in (None, there):
+            wanted = getattr(shared, key)
+        actual: Any = getattr(adapter, key)
+        if key == "targets" and wanted is not None:
+            wanted = sorted({layer.rpartition(".")[2] for layer in wanted})
+            actual = sorted({layer.rpartition(".")[2] for layer in actual})
+        if wanted not in (None, actual):
             raise UserMistake(
-                f"{where}.{key} is {given}, but the adapter in {folder} has {there}: leave"
+                f"{where}.{key} is {wanted}, but the adapter in {folder} has {actual}: leave"
                 f" {where}.{key} out"
             )
 
@@ -638,10 +638,10 @@ def _positions(source: Source) -> int | None:
     if source.kind not in ("seed", "folder", "gguf") or not described.is_file():
         return None
     try:
-        said: Any = json.loads(described.read_text(encoding="utf-8-sig"))
+        model_config: Any = json.loads(described.read_text(encoding="utf-8-sig"))
     except ValueError:
         return None  # loading it says what is wrong
-    facts = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    facts = cast("dict[str, Any]", model_config) if isinstance(model_config, dict) else {}
     positions = facts.get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
 

@@ -201,7 +201,7 @@ class Config(_Table):
     split.
     """
     metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
-    """Of each step, by name or file; None is all that are shipped, `pay judges` only where
+    """Metrics of each step, by name or file; None is all that are shipped, `pay judges` only where
     the task's verifier is quick.
     """
     test_questions: int | None = Field(None, ge=0)
@@ -229,9 +229,9 @@ class Config(_Table):
     tool_options: dict[str, dict[str, Any]] = {}
     """Tool -> its options."""
     sandbox: Literal["auto", "none"] = "auto"
-    """Of programs that models write; none runs them without walls."""
+    """The sandbox of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1, le=4096)
-    """Of torch; None is one per CPU that this process may use."""
+    """Threads of torch; None is one per CPU that this process may use."""
     memory: float | None = Field(None, gt=0, le=1_000_000)
     """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free
     when it starts.
@@ -290,9 +290,9 @@ class Config(_Table):
     def _consistent(self) -> Config:
         for name, agent in self.agents.items():
             if agent.host not in self.hosts:
-                known = nearest(agent.host, self.hosts)
+                suggestion = nearest(agent.host, self.hosts)
                 raise ValueError(
-                    f"agents.{name}.host is {agent.host!r}: {known}; or add hosts.{agent.host}"
+                    f"agents.{name}.host is {agent.host!r}: {suggestion}; or add hosts.{agent.host}"
                 )
         for agent in self.agents.values():
             elsewhere = self.hosts[agent.host].api is not None
@@ -756,9 +756,9 @@ def _is_file(name: Any) -> TypeGuard[str]:
 
 def beside(name: str, folder: Path) -> str:
     """Resolve a path against `folder`; return it as it is where nothing lies there."""
-    there = str((folder / name).resolve())
-    if name and (Path(there).exists() or run_at(there) is not None):
-        return there
+    absolute = str((folder / name).resolve())
+    if name and (Path(absolute).exists() or run_at(absolute) is not None):
+        return absolute
     lost = name.startswith(("./", "../")) and not Path(name).exists() and run_at(name) is None
     # what is said of a path that leads nowhere names the place that was looked at
-    return there if lost else name
+    return absolute if lost else name

@@ -69,22 +69,22 @@ def is_model(name: str) -> bool:
 
 def checkpoint_of(name: str) -> Path | None:
     """The checkpoint that the name of a run means; None where it is no run."""
-    found = run_at(name)
-    return found and found[0].intact(found[1])
+    run_and_step = run_at(name)
+    return run_and_step and run_and_step[0].intact(run_and_step[1])
 
 
 def hosts_of(name: str) -> set[str] | None:
     """Names of the hosts of a run; None where it is no run."""
-    found = run_at(name)
-    return found and set(found[0].config()["hosts"])
+    run_and_step = run_at(name)
+    return run_and_step and set(run_and_step[0].config()["hosts"])
 
 
 def fixed_place(name: str) -> str:
     """Make the name of a system absolute; a run gets the step that it has now, which training on
     does not change.
     """
-    if (found := run_at(name)) is not None:
-        run, step = found
+    if (run_and_step := run_at(name)) is not None:
+        run, step = run_and_step
         return f"{run.path.resolve()}@{run.intact(step).name.removeprefix('step-')}"
     if (file := team_file(name)) is not None:
         return str(file.resolve())
@@ -103,16 +103,16 @@ def independent(place: str) -> str:
     """Name what counts as one among several runs of a system: a run's folder, whatever its
     checkpoint.
     """
-    found = run_at(place)
-    return str(found[0].path) if found is not None else place
+    run_and_step = run_at(place)
+    return str(run_and_step[0].path) if run_and_step is not None else place
 
 
 def training_of(name: str) -> tuple[Resolved, list[str]] | None:
     """Find the config by which a run or an export was trained, and its bases; None for
     what was not trained here.
     """
-    if (found := run_at(name)) is not None:
-        resolved = resolve(read(found[0].path / "config.toml"))
+    if (run_and_step := run_at(name)) is not None:
+        resolved = resolve(read(run_and_step[0].path / "config.toml"))
         return resolved, resolved.base_names()
     if (folder := exported(name)) is None:
         return None
@@ -150,16 +150,16 @@ def system_config(
         keys = copy.deepcopy(dict(table))
         keys |= map(parse_pair, overrides)
         return resolve(read(None, keys))
-    if found := run_at(name):
-        return _run_config(found[0], overrides)
-    given = dict(map(parse_pair, overrides))
-    count = given.pop("agents", 4)
-    if not any(key.startswith("agents.") for key in given):
+    if run_and_step := run_at(name):
+        return _run_config(run_and_step[0], overrides)
+    settings = dict(map(parse_pair, overrides))
+    count = settings.pop("agents", 4)
+    if not any(key.startswith("agents.") for key in settings):
         if type(count) is not int or count < 1:
             raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
-        given["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
-    rate = {} if "lr" in given else {"lr": UNTRAINED}
-    return resolve(read(None, {"hosts.home.base": name, **rate, **given}))
+        settings["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
+    rate = {} if "lr" in settings else {"lr": UNTRAINED}
+    return resolve(read(None, {"hosts.home.base": name, **rate, **settings}))
 
 
 def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:

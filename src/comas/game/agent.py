@@ -101,19 +101,19 @@ class Asked:
     prompt: str | Write
     history: list[str]
     said: list[Message]
-    """Of a dialogue: in turn a reply and what came back."""
+    """Messages of a dialogue: in turn a reply and what came back."""
     tools: str | None = None
     choices: tuple[str, ...] = ()
     """Replies whose log-probs are wanted; none: one is sampled."""
 
     @property
     def droppable(self) -> int:
-        """How many pieces can be left out."""
+        """Count the pieces that can be left out."""
         pieces = 0 if isinstance(self.prompt, str) else len(self.history)
         return pieces + len(self.said) // 2
 
     def messages(self, dropped: int) -> list[Message]:
-        """What is said to the agent, without the oldest `dropped` pieces."""
+        """Write what is said to the agent, without the oldest `dropped` pieces."""
         of_history = min(dropped, len(self.history)) if callable(self.prompt) else 0
         of_dialogue = 2 * (dropped - of_history)
         write = self.prompt
@@ -305,7 +305,7 @@ class Agent:
         return turn
 
     def _without_persona(self, error: NoSystemRole) -> UserMistake:
-        """What a chat template has against the persona, with the key that sets it."""
+        """Make an error of what a chat template has against the persona, naming its key."""
         return UserMistake(
             f"agents.{self.name}.system: {error}: leave it out, or take another base"
         )
@@ -335,18 +335,18 @@ class Agent:
                 raise self._without_persona(error) from error
             if fit.fits:
                 return messages, dropped
-        known = fit.needed is not None and fit.context is not None
-        told = f" ({fit.needed} tokens of {fit.context})" if known else ""
+        sizes_known = fit.needed is not None and fit.context is not None
+        sizes = f" ({fit.needed} tokens of {fit.context})" if sizes_known else ""
         raise NoRoom(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
-            f" context of {self.member.address}{told}: lower room.{asked.role}, shorten the"
+            f" context of {self.member.address}{sizes}: lower room.{asked.role}, shorten the"
             f" question, or raise hosts.{host.name}.context where the base has room"
         )
 
 
 @lru_cache(maxsize=256)
 def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
-    """The same way to draw a reply, in so much room; asked in every turn, so that it is kept."""
+    """Draw replies in the same way, in so much room; every turn asks for it, so that it is kept."""
     return replace(sampling, max_tokens=max_tokens)
 
 
@@ -368,12 +368,12 @@ class CannotBePlayed(UserMistake):
 
 def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
     """Draw an agent for a role, uniformly among those that take it; an error where none does."""
-    found = takers(agents, role)
-    if not found:
+    able = takers(agents, role)
+    if not able:
         raise CannotBePlayed(
             f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
         )
-    return rng.choice(found)
+    return rng.choice(able)
 
 
 async def together(parts: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -64,10 +64,10 @@ async def converse(
     shown = schemas(tools) if own is not None else None
     if own is None:
         prompt = described(tools, task) + prompt
-    said = [message for reply in after for message in _exchange(reply, own, task)]
+    exchanges = [message for reply in after for message in _exchange(reply, own, task)]
     replies: list[Turn] = []
     while True:
-        turn = await agent.ask(role, prompt, about=about, said=said, tools=shown)
+        turn = await agent.ask(role, prompt, about=about, said=exchanges, tools=shown)
         replies.append(turn)
         turn.info["dialogue"] = replies[0].id
         call = _call(turn, tools, own)
@@ -80,7 +80,7 @@ async def converse(
         turn.info["call"] = {"tool": call.tool, "argument": call.argument, **back}
         if call.earlier:
             turn.info["call"]["earlier"] = call.earlier
-        said += _exchange(turn, own, task)
+        exchanges += _exchange(turn, own, task)
         about = turn
 
 
@@ -94,7 +94,7 @@ def _exchange(reply: Turn, own: Calls | None, task: Task) -> list[Message]:
 
 
 def calls_of(agent: Agent) -> Calls | None:
-    """How the agent's own chat template writes calls; None: it has no way to."""
+    """Ask how the agent's own chat template writes calls; None: it has no way to."""
     try:
         calls = agent.member.host.calls
     except AttributeError:  # a host of somebody's own that answers, and no more
@@ -103,7 +103,7 @@ def calls_of(agent: Agent) -> Calls | None:
 
 
 def described(tools: Mapping[str, Tool], task: Task) -> str:
-    """What stands before a prompt, so that its reader knows the tools; empty without any."""
+    """Describe the tools, to stand before a prompt; empty without any."""
     if not tools:
         return ""
     lines = [
@@ -118,17 +118,17 @@ def _call(turn: Turn, tools: Mapping[str, Tool], own: Calls | None) -> Call | No
     """The call that a reply ends with; notes what begins as one and is none."""
     if not turn.finished:
         return None
-    found = in_tags(turn.text, tools)
-    if own is not None and not isinstance(found, Call):  # a tag may be a mere word
-        found = in_template(turn.text, tools, own) or found
-    if found is None or isinstance(found, Call):
-        return found
-    turn.info["unread"] = found.why
+    call = in_tags(turn.text, tools)
+    if own is not None and not isinstance(call, Call):  # a tag may be a mere word
+        call = in_template(turn.text, tools, own) or call
+    if call is None or isinstance(call, Call):
+        return call
+    turn.info["unread"] = call.why
     return None
 
 
 async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
-    """What comes back of a call, and how it went."""
+    """Run a call, and return what comes back and how it went."""
     began = time.monotonic()
     failed = None
     try:
@@ -157,7 +157,7 @@ _places = WeakKeyDictionary()
 
 
 def _place(tool: Tool) -> asyncio.Semaphore:
-    """Where a call waits until it may run."""
+    """Return the semaphore at which a call waits until it may run."""
     of_loop = _places.setdefault(asyncio.get_running_loop(), {})
     return of_loop.setdefault(tool.name, asyncio.Semaphore(tool.at_once))
 
@@ -181,10 +181,10 @@ async def _run(tool: Tool, argument: str) -> str:
         result = None
         failure: BaseException | None = None
         try:
-            said: Any = tool.run(argument)
-            if not isinstance(said, str):
-                raise ToolFailure(f"{tool.name} returned {type(said).__name__}, not text")
-            result = said
+            returned: Any = tool.run(argument)
+            if not isinstance(returned, str):
+                raise ToolFailure(f"{tool.name} returned {type(returned).__name__}, not text")
+            result = returned
         except (ToolFailure, HostFailure, UserMistake) as error:
             failure = error
         except BaseException as error:  # noqa: BLE001 - anybody's: what it raises is told, exits too
@@ -218,12 +218,12 @@ class Failing(NamedTuple):
 
     tool: str
     share: float
-    """Of its calls."""
+    """Share of its calls that failed."""
     text: str
 
 
 def failing(calls: Iterable[Mapping[str, Any]]) -> Iterator[Failing]:
-    """Of calls, as `converse` noted them, the tools most of whose calls failed."""
+    """Find the tools most of whose calls failed, of calls as `converse` noted them."""
     failures: dict[str, list[str | None]] = {}
     for call in calls:
         failures.setdefault(call["tool"], []).append(call["failed"])
@@ -293,21 +293,21 @@ def in_template(text: str, tools: Mapping[str, Tool], calls: Calls) -> Found:
         call: Any = json.loads(body[: len(body) - len(after)])
     except (ValueError, RecursionError) as error:
         return Unread(f"a call that is no JSON ({error})")
-    found = _named(call, tools, calls)
+    named_call = _named(call, tools, calls)
     earlier = text.count(before, 0, start) if before else 0
-    return replace(found, earlier=earlier) if isinstance(found, Call) else found
+    return replace(named_call, earlier=earlier) if isinstance(named_call, Call) else named_call
 
 
 def _named(call: Any, tools: Mapping[str, Tool], calls: Calls) -> Found:
     """The call that a JSON object makes."""
     if not isinstance(call, dict):
         return Unread("a call that is no JSON object")
-    there = cast("dict[str, Any]", call)
-    name = there.get(calls.name)
+    fields = cast("dict[str, Any]", call)
+    name = fields.get(calls.name)
     if not isinstance(name, str) or name not in tools:
         return Unread(f"a call of {name!r}, which is none of {', '.join(tools)}")
     tool = tools[name]
-    arguments = there.get(calls.arguments)
+    arguments = fields.get(calls.arguments)
     if isinstance(arguments, Mapping):
         values = list(cast("Mapping[str, Any]", arguments).values())
         arguments = values[0] if len(values) == 1 else None

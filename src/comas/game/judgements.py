@@ -39,9 +39,9 @@ def accepts(turn: Turn) -> bool | None:
     belief = turn.info.get("belief")
     if isinstance(belief, float):
         return belief >= 0.5
-    said = turn.info.get("said")
-    if isinstance(said, str):
-        return SAYINGS.get(said)
+    verdict = turn.info.get("said")
+    if isinstance(verdict, str):
+        return SAYINGS.get(verdict)
     score = turn.info.get("score")
     if isinstance(score, Integral) and not isinstance(score, bool):
         return int(score) > 1 if score in POINTS else None

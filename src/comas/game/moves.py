@@ -135,16 +135,16 @@ class Match:
         """
         turn = await asked
         self.last[seat] = turn
-        said = turn.text if turn.finished else None
-        if legal and said is not None:
-            said = self.task.extract(self.question, said)
-        is_legal = said is not None and (said in legal or not legal)
-        turn.info |= {"seat": seat, "view": view, "readable": said is not None, "legal": is_legal}
+        reply = turn.text if turn.finished else None
+        if legal and reply is not None:
+            reply = self.task.extract(self.question, reply)
+        is_legal = reply is not None and (reply in legal or not legal)
+        turn.info |= {"seat": seat, "view": view, "readable": reply is not None, "legal": is_legal}
         if legal:
-            move = said if said is not None and is_legal else legal[0]
+            move = reply if reply is not None and is_legal else legal[0]
             turn.info["move"] = move
         else:
-            move = defuse(said or "")
+            move = defuse(reply or "")
         return await self._made(move)
 
 
@@ -178,10 +178,10 @@ async def played(
     return payoffs
 
 
-def _are_payoffs(found: Any, seats: int) -> bool:
-    if not isinstance(found, Sequence) or len(found) != seats:
+def _are_payoffs(returned: Any, seats: int) -> bool:
+    if not isinstance(returned, Sequence) or len(returned) != seats:
         return False
-    return all(isinstance(p, Real) and math.isfinite(p) for p in found)
+    return all(isinstance(p, Real) and math.isfinite(p) for p in returned)
 
 
 async def facing(
@@ -209,8 +209,9 @@ def by_seat(episode: Episode) -> dict[int, list[Turn]]:
 
 
 def outcome(payoffs: Sequence[float] | None, seat: int) -> str | None:
-    """What a game of two came to for a seat, as the text that answers: `won`, `drawn` or `lost`, by
-    whether its payoff is greater than the other's, and the payoff; None where it did not end.
+    """Say what a game of two came to for a seat, as the text that answers: `won`, `drawn` or
+    `lost`, by whether its payoff is greater than the other's, and the payoff; None where it did not
+    end.
     """
     if payoffs is None:
         return None
@@ -225,14 +226,14 @@ _OUTCOME = re.compile(r"(won|drawn|lost) (-?[\d.]+(?:e[+-]?\d+)?)")
 
 def payoff_in(text: str | None) -> float | None:
     """The payoff of an answer that `outcome` wrote; None for any other text."""
-    found = _OUTCOME.fullmatch(text or "")
-    return None if found is None else float(found[2])
+    match = _OUTCOME.fullmatch(text or "")
+    return None if match is None else float(match[2])
 
 
 def won(text: str) -> bool:
     """Whether an answer is the outcome of a game that was won."""
-    found = _OUTCOME.fullmatch(text)
-    return found is not None and found[1] == "won"
+    match = _OUTCOME.fullmatch(text)
+    return match is not None and match[1] == "won"
 
 
 def verify_won(question: Question, text: str) -> Verdict:

@@ -50,7 +50,7 @@ class Scene:
     seed: int
     """The run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of the method: each of its functions is given those that it takes (`options_of`)."""
+    """The method's options; each of its functions is given those that it takes (`options_of`)."""
     state: State = field(default_factory=dict[str, Any])
     """What the method remembers of the steps before."""
     keep: bool = False
@@ -127,8 +127,8 @@ def is_own(function: Callable[..., Any]) -> bool:
 
 @contextmanager
 def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
-    """What goes wrong in here, in a file of the user's own, is told in a line with its place; what
-    is ours keeps its traceback.
+    """Tell what goes wrong in here, in a file of the user's own, in a line with its place; an error
+    of ours keeps its traceback.
     """
     try:
         yield
@@ -153,7 +153,7 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
 
 
 def _checked_answer(answer: Any) -> str | None:
-    """What a game returned, if it is what a game returns."""
+    """Check that a game returned a text or None."""
     if answer is None or isinstance(answer, str):
         return answer
     hint = "return its text" if isinstance(answer, Turn) else "return one of these"
@@ -193,7 +193,7 @@ def _place(turn: Turn) -> list[tuple[int, str]]:
 
 
 def unlabelled(question: Question) -> Question:
-    """What a label-free game may see of a question."""
+    """Return what a label-free game may see of a question."""
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
@@ -201,8 +201,8 @@ def options_of(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
     """The options that a function of the method takes, and the method's record where it has a
     keyword `state`.
     """
-    known = {**scene.options, "state": scene.state}
-    return {name: known[name] for name in _keywords(function) if name in known}
+    available = {**scene.options, "state": scene.state}
+    return {name: available[name] for name in _keywords(function) if name in available}
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +244,7 @@ def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def _amount(turn: Turn) -> float | None:
-    """What a turn was paid, as a plain number; an error for what is none."""
+    """Return what a turn was paid as a plain number; UserMistake for what is none."""
     reward: Any = turn.reward
     if reward is None:
         return None

@@ -95,12 +95,12 @@ def check_holes(wording: object, where: str, code: str) -> None:
     if not isinstance(wording, Mapping):
         return
     for role, template in cast("Mapping[Any, Any]", wording).items():
-        there = holes(template) if isinstance(template, str) else set[str]()
-        for hole in sorted(there):
+        named_holes = holes(template) if isinstance(template, str) else set[str]()
+        for hole in sorted(named_holes):
             meant = meant_by(hole)
             if (
                 meant is not None
-                and meant not in there
+                and meant not in named_holes
                 and not re.search(rf"(?<!\{{)\b{hole}\b(?!\}})", code)
             ):
                 raise UserMistake(
@@ -123,7 +123,7 @@ def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> st
 
 
 def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING) -> str:
-    """What an agent is asked who answers a question before anybody else has said anything."""
+    """Write the prompt of an agent who answers before anybody else has said anything."""
     return words(default, task, "solution", question=question.prompt, history="")
 
 
@@ -151,9 +151,9 @@ def _rewrite(text: str, pattern: re.Pattern[str], left: str, right: str) -> str:
     """
     out = []
     end = 0
-    for found in pattern.finditer(text if text.isascii() else "".join(map(_plain, text))):
-        out += [text[end : found.start()], left, text[found.start(1) : found.end(1)], right]
-        end = found.end()
+    for match in pattern.finditer(text if text.isascii() else "".join(map(_plain, text))):
+        out += [text[end : match.start()], left, text[match.start(1) : match.end(1)], right]
+        end = match.end()
     return "".join([*out, text[end:]])
 
 

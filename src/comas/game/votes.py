@@ -69,11 +69,13 @@ def is_answer(turn: Turn) -> bool:
 def leading(
     votes: Sequence[Vote | None], same: Callable[[Vote, Vote], bool] = operator.eq
 ) -> tuple[Vote | None, int, int]:
-    """What most vote for, the earliest among equals, how many do, and how many for the next; a None
-    is no vote.
+    """Return what most vote for (the earliest among equals), how many do, and how many vote for the
+    next; a None is no vote.
     """
-    given = [vote for vote in votes if vote is not None]
-    counts = {one: sum(same(one, other) for other in given) for one in dict.fromkeys(given)}
+    cast_votes = [vote for vote in votes if vote is not None]
+    counts = {
+        one: sum(same(one, other) for other in cast_votes) for one in dict.fromkeys(cast_votes)
+    }
     best = max(counts, key=lambda vote: counts[vote], default=None)
     if best is None:
         return None, 0, 0

@@ -105,8 +105,8 @@ def update(
     """Count the steps of a phase; collect the questions at the frontier with their frequent answer
     and its share; change phases.
     """
-    found = at_frontier(state, episodes, task, low, high)
-    labels = {question: list(label) for question, label in found.items()}
+    frontier = at_frontier(state, episodes, task, low, high)
+    labels = {question: list(label) for question, label in frontier.items()}
     return after_step(state, labels, proposing, solving, least)
 
 

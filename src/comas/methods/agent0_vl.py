@@ -51,11 +51,13 @@ async def play(
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
     reader = choose(agents, rng, "reading")
 
-    async def attempt(solver: Agent, role: str, kept: Sequence[Turn], about: Turn | None) -> Turn:
+    async def attempt(
+        solver: Agent, role: str, earlier: Sequence[Turn], about: Turn | None
+    ) -> Turn:
         prompt = words(WORDING, task, role, question=question.prompt, history="")
-        left = turns - len(kept)
-        found = await converse(solver, role, prompt, task, turns=left, about=about, after=kept)
-        replies = [*kept, *found]
+        left = turns - len(earlier)
+        later = await converse(solver, role, prompt, task, turns=left, about=about, after=earlier)
+        replies = [*earlier, *later]
         for reply in replies:
             reply.info["dialogue"] = replies[0].id
         await verify(question, replies, reader, task, checks)

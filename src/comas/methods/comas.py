@@ -75,8 +75,8 @@ async def play(
         seen = past[max(0, len(past) - kappa) :]
         history = _history(question, task, seen, references)
 
-        def prompt(kept: Sequence[str]) -> str:
-            earlier = "\n".join(kept)
+        def prompt(quotes: Sequence[str]) -> str:
+            earlier = "\n".join(quotes)
             return words(WORDING, task, "solution", question=question.prompt, history=earlier)
 
         author = draw_judge(agents, rng, "solution")

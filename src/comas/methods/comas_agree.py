@@ -62,8 +62,8 @@ def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     Where scores are expected: how probable the others find the mark that the scoring says.
     """
     if "mark" in scoring.info:
-        said = scoring.info["marks"].index(scoring.info["mark"])
-        return mean([shares(other)[said] for other in others])
+        said_place = scoring.info["marks"].index(scoring.info["mark"])
+        return mean([shares(other)[said_place] for other in others])
     score, judges, next_most = leading([other.info["score"] for other in others])
     return None if judges == next_most else float(scoring.info["score"] == score)
 

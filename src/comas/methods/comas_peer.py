@@ -41,21 +41,21 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
     """Judge -> work -> how far the judge accepts it, the mean where it judged it twice."""
-    said: dict[tuple[str, str], list[float]] = {}
+    verdicts_of: dict[tuple[str, str], list[float]] = {}
     for episode in episodes:
         for work, scoring, _ in judgings_of(episode):
             verdict = acceptance(scoring)
             if verdict is not None:
-                said.setdefault((scoring.agent, work.id), []).append(verdict)
+                verdicts_of.setdefault((scoring.agent, work.id), []).append(verdict)
     accepted: dict[str, dict[str, float]] = {}
-    for (judge, work), verdicts in said.items():
+    for (judge, work), verdicts in verdicts_of.items():
         accepted.setdefault(judge, {})[work] = math.fsum(verdicts) / len(verdicts)
     return accepted
 
 
 def acceptance(scoring: Turn) -> float | None:
-    """How far a scoring accepts its work: 1 for a score of 2 or 3 and 0 for 1; of an expected score
-    the probability of these two marks. None where it cannot be read.
+    """Return how far a scoring accepts its work: 1 for a score of 2 or 3 and 0 for 1; of an
+    expected score the probability of these two marks. None where it cannot be read.
     """
     if "weights" in scoring.info:
         return expected(scoring, [float(mark > 1) for mark in scoring.info["marks"]])
@@ -74,23 +74,23 @@ def _pay(
     if verdict is None or own_rate is None:
         return None
     # the scorer is paid for the mark that it says, where its score is expected
-    said = float(scoring.info.get("mark", scoring.info["score"]) > 1)
+    said_verdict = float(scoring.info.get("mark", scoring.info["score"]) > 1)
     gains: list[float | None] = []
     for other in others:
         theirs = acceptance(other)
         rate = _rate_without(accepted, other.agent, work)
         if theirs is not None and rate is not None:
-            gains.append(agreement(said, theirs) - agreement(own_rate, rate))
+            gains.append(agreement(said_verdict, theirs) - agreement(own_rate, rate))
     return mean(gains)
 
 
 def agreement(one: float, other: float) -> float:
-    """How probable it is that two verdicts are the same, which accept with these probabilities."""
+    """Compute the probability that two verdicts agree, which accept with these probabilities."""
     return one * other + (1 - one) * (1 - other)
 
 
 def _rate_without(accepted: Mapping[str, Works], judge: str, work: str) -> float | None:
-    """How far a judge accepts the other works of the step, in the mean; None without any."""
+    """Average how far a judge accepts the other works of the step; None without any."""
     return mean([verdict for name, verdict in accepted[judge].items() if name != work])
 
 

@@ -46,7 +46,7 @@ async def play(
     """
     authors = [choose(agents, rng, "solution") for _ in range(votes)]
     counts = {"": 1, "wrong": plants, "right": plants}
-    judges = {known: _judges(agents, rng, count) for known, count in counts.items()}
+    judges = {verdict: _judges(agents, rng, count) for verdict, count in counts.items()}
     foreign = [work for prompt, work in state["works"] if prompt != question.prompt]
     planted = rng.sample(foreign, min(plants, len(foreign)))
     solutions = await solved(question, authors, task, WORDING)
@@ -58,9 +58,9 @@ async def play(
         "right": [(turn, task.shown(question, turn.text)) for turn in _agreed(solutions, task)],
     }
     judging = [
-        _judge(question, about, work, pair, task, known)
-        for known, pairs in judges.items()
-        for (about, work), pair in zip(works[known], pairs, strict=False)
+        _judge(question, about, work, pair, task, verdict)
+        for verdict, pairs in judges.items()
+        for (about, work), pair in zip(works[verdict], pairs, strict=False)
     ]
     await together(judging)
     return answer
@@ -92,11 +92,11 @@ async def _judge(
     work: str,
     judges: tuple[Agent, Agent],
     task: Task,
-    known: str,
+    verdict: str,
 ) -> None:
     """Have work criticised and scored; `info["known"]` is its verdict, empty without one."""
     _, scoring = await comas.judge(question, about, work, *judges, task)
-    scoring.info["known"] = known
+    scoring.info["known"] = verdict
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -108,9 +108,9 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
             solution = turns[turns[scoring.about or ""].about or ""]
-            known = scoring.info["known"]
-            if known:
-                pay_judges(scoring, turns, closeness(score, known))
+            verdict = scoring.info["known"]
+            if verdict:
+                pay_judges(scoring, turns, closeness(score, verdict))
             elif score is not None:
                 solution.reward = (score - 1) / 2
 

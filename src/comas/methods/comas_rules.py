@@ -32,8 +32,8 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         turns = by_id(episode)
         for work, scoring, _ in judgings_of(episode):
             # of an expected score the scorer is paid for the mark that it says
-            said = scoring.info.get("mark", scoring.info["score"])
-            pay_judges(scoring, turns, closeness(said, ruled(episode.question, work, task)))
+            mark = scoring.info.get("mark", scoring.info["score"])
+            pay_judges(scoring, turns, closeness(mark, ruled(episode.question, work, task)))
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

@@ -201,8 +201,8 @@ def run_all(
 
 
 def output(question: Question, call: str, program: str, task: Task) -> str | None:
-    """What a program does on a call, as a text that is the same for all that do the same; None
-    where it gives no value in time.
+    """Return what a program does on a call, as a text that is the same for all that do the same;
+    None where it gives no value in time.
 
     It is the program's ballot on a question that shows this call alone, so that the task says how
     programs are run, and what is the same: what is done to arguments counts, as in a vote.
@@ -272,9 +272,9 @@ def shares_of(matrix: Sequence[Clusters], programs: int) -> list[float | None]:
 
 
 def separation(call: str, matrix: Mapping[str, Clusters]) -> float | None:
-    """How far an input tells programs apart as the other inputs do, from -1 to 1; None where there
-    are no others. Programs that run on no input at all are left out: by them any input would be
-    borne out.
+    """Measure how far an input tells programs apart as the other inputs do, from -1 to 1; None
+    where there are no others. Programs that run on no input at all are left out: by them any input
+    would be borne out.
     """
     others = [agreeing(clusters) for other, clusters in matrix.items() if other != call]
     if not others:

@@ -222,10 +222,10 @@ def _scorers_pay(scoring: Turn, side: bool) -> float:
     """The share of the scale that a scorer says of the majority's work, 1 minus that of the rarest
     other's; -1 for a score that cannot be read. Of an expected score the mark counts that it says.
     """
-    said = scoring.info.get("mark", scoring.info["score"])
-    if said is None:
+    mark = scoring.info.get("mark", scoring.info["score"])
+    if mark is None:
         return -1.0
-    share = (said - 1) / 2
+    share = (mark - 1) / 2
     return share if side else 1.0 - share
 
 

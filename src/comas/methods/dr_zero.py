@@ -150,13 +150,13 @@ def update(
 
 def _collected(episodes: Sequence[Episode]) -> Mapping[str, str]:
     """Question -> the proposer's answer, where some solvers gave it and others did not."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for episode in episodes:
         right = [float(d.end.info["solves"]) for d in dialogues(episode, "solution")]
         for proposal in dialogues(episode, "propose"):
             if difficulty(right) > 0:
-                found[proposal.end.info["posed"]] = proposal.end.info["label"]
-    return found
+                labels[proposal.end.info["posed"]] = proposal.end.info["label"]
+    return labels
 
 
 KL = {"propose": 0.1, "solution": 0.1}

@@ -113,9 +113,9 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
             # what no judge can score teaches nothing
             gaps[prompt] = max(scores) - min(scores) if scores else 0.0
     ranked = sorted(gaps, key=lambda prompt: (-gaps[prompt], prompt))
-    kept = {prompt: gaps[prompt] for prompt in ranked[:pool]}
+    best = {prompt: gaps[prompt] for prompt in ranked[:pool]}
     # where nothing is informative any more, everything is asked again
-    return {"pool": kept if any(kept.values()) else dict.fromkeys(kept, UNKNOWN)}
+    return {"pool": best if any(best.values()) else dict.fromkeys(best, UNKNOWN)}
 
 
 PAYS = {"solution": "its score, compared with the other answers to the prompt"}

@@ -51,7 +51,7 @@ def settle(
 
 
 def _returns(moves: Sequence[Turn], gamma: float, penalty: float) -> list[float]:
-    """What a seat gains from each of its turns on."""
+    """Sum what a seat gains from each of its turns on."""
     returns: list[float] = []
     ahead = 0.0
     for turn in reversed(moves):

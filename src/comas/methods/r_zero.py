@@ -114,8 +114,8 @@ def update(
     high: float = 0.8,
 ) -> State:
     """Count the steps of a phase; collect the questions at the frontier, and change phases."""
-    found = at_frontier(state, episodes, task, low, high)
-    labels = {question: label for question, (label, _) in found.items()}
+    frontier = at_frontier(state, episodes, task, low, high)
+    labels = {question: label for question, (label, _) in frontier.items()}
     return after_step(state, labels, proposing, solving, least)
 
 
@@ -131,10 +131,10 @@ def after_step(
     done = state["done"] + 1
     if state["phase"] == "solve":
         return proposing_phase() if done >= solving else {**state, "done": done}
-    found = {**state["labels"], **labels}
-    if done >= proposing and len(found) >= least:
-        return {"phase": "solve", "done": 0, "labels": {}, "pool": found}
-    return {**state, "done": done, "labels": found}
+    pool = {**state["labels"], **labels}
+    if done >= proposing and len(pool) >= least:
+        return {"phase": "solve", "done": 0, "labels": {}, "pool": pool}
+    return {**state, "done": done, "labels": pool}
 
 
 def at_frontier(
@@ -145,15 +145,15 @@ def at_frontier(
     """
     if low > high:
         raise CannotBePlayed(f"options.low is {low}, and options.high {high}: nothing lies between")
-    found: dict[str, tuple[str, float]] = {}
+    frontier: dict[str, tuple[str, float]] = {}
     for episode in episodes if state["phase"] == "propose" else ():
         _, certainty = frequent(episode, task)
         ends = [dialogue.end for dialogue in dialogues(episode, "solution")]
         label = clear_majority([end.info["answer"] for end in ends], task)
         if label is not None and low <= certainty <= high:
             (proposal,) = in_role(episode, "propose")
-            found[proposal.info["posed"]] = (label, certainty)
-    return found
+            frontier[proposal.info["posed"]] = (label, certainty)
+    return frontier
 
 
 KL = {"propose": 0.1, "solution": 0.1}

@@ -62,13 +62,13 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.reward = _pay_of(turn.info["said"], verdict)
 
 
-def _pay_of(said: str | None, verdict: str | None) -> float | None:
-    """What a judgement is paid; nothing where the rules broke down."""
+def _pay_of(judgement: str | None, verdict: str | None) -> float | None:
+    """Pay a judgement; None where the rules broke down."""
     if verdict == "failed":
         return None
-    if said is None:
+    if judgement is None:
         return -1.0
-    return 1.0 if said == verdict else -0.5
+    return 1.0 if judgement == verdict else -0.5
 
 
 KL = {"solution": 0.1, "evaluation": 0.1}

@@ -76,9 +76,9 @@ def softmax(
     values: Mapping[str, float], kinds: Collection[str], temperature: float
 ) -> dict[str, float]:
     """Kind -> its probability among these; a kind without a value has 0."""
-    known = {kind: values.get(kind, 0.0) for kind in sorted(kinds)}
-    highest = max(known.values())
-    weights = {kind: math.exp((value - highest) / temperature) for kind, value in known.items()}
+    value_of = {kind: values.get(kind, 0.0) for kind in sorted(kinds)}
+    highest = max(value_of.values())
+    weights = {kind: math.exp((value - highest) / temperature) for kind, value in value_of.items()}
     total = math.fsum(weights.values())
     return {kind: weight / total for kind, weight in weights.items()}
 
@@ -97,13 +97,13 @@ def moved(values: Mapping[str, float], gains: Mapping[str, Sequence[float]], rat
     """Values after a step: those of kinds that were asked move by `rate` towards their mean gain,
     TD(0) without a next state.
     """
-    found = dict(values)
+    updated = dict(values)
     for kind, of_kind in gains.items():
         if of_kind:
             mean = math.fsum(of_kind) / len(of_kind)
-            before = found.get(kind, 0.0)
-            found[kind] = before + rate * (mean - before)
-    return found
+            before = updated.get(kind, 0.0)
+            updated[kind] = before + rate * (mean - before)
+    return updated
 
 
 def gained(episode: Episode) -> float | None:

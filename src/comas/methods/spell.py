@@ -126,7 +126,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) 
 
 
 def worth_of(proposal: Turn, right: Sequence[float], width: float) -> float:
-    """What a question is worth: most where half of the answers are right."""
+    """Value a question: most where half of the answers are right."""
     if proposal.info["posed"] is None:
         return -1.0
     if not proposal.info["grounded"]:

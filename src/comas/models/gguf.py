@@ -203,10 +203,10 @@ def _facts_of(base: str) -> Facts:
         raise UserMistake(_unreadable(base, error)) from error
     architecture = str(field.contents()) if field is not None else "none"
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
-        known = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
+        supported = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
         raise UserMistake(
             f"base {base!r} has architecture {architecture!r}, which transformers does not read"
-            f" from GGUF files: one of {known}; or take the model's Hugging Face folder"
+            f" from GGUF files: one of {supported}; or take the model's Hugging Face folder"
         )
     if template is None:
         raise UserMistake(

@@ -31,8 +31,10 @@ def digest(file: Path) -> str:
     """SHA-256 of a file; of a large one it is read once, until its size or one of its times
     changes.
     """
-    found = file.stat()
-    return _digest(str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    file_stat = file.stat()
+    return _digest(
+        str(file.resolve()), file_stat.st_size, file_stat.st_mtime_ns, file_stat.st_ctime_ns
+    )
 
 
 @lru_cache
@@ -42,11 +44,15 @@ def _digest(path: str, size: int, written: int, changed: int) -> str:
         return files.digest(Path(path))
     record = cache("digests") / f"{hashlib.sha256(path.encode()).hexdigest()}.json"
     state = {"bytes": size, "written": written, "changed": changed}
-    known = None
+    remembered = None
     with suppress(OSError, ValueError):
-        known = json.loads(record.read_text(encoding="utf-8"))
-    if isinstance(known, dict) and state.items() <= known.items() and "sha256" in known:
-        return str(known["sha256"])
+        remembered = json.loads(record.read_text(encoding="utf-8"))
+    if (
+        isinstance(remembered, dict)
+        and state.items() <= remembered.items()
+        and "sha256" in remembered
+    ):
+        return str(remembered["sha256"])
     sha256 = files.digest(Path(path))
     with suppress(OSError):  # a cache that cannot be written costs time, not the answer
         record.parent.mkdir(parents=True, exist_ok=True)

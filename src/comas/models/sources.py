@@ -110,8 +110,8 @@ def known_as(place: str) -> str:
         return places.get(place, place)
     ends = {folder.parts[-4:]: name for name, folder in seeds.items()}  # comas/models/seeds/<name>
     ends |= {place: name for name, place in PACKAGED.items()}
-    there = PureWindowsPath(place).parts  # which reads both kinds of paths
-    return next((name for end, name in ends.items() if there[-len(end) :] == end), place)
+    parts = PureWindowsPath(place).parts  # which reads both kinds of paths
+    return next((name for end, name in ends.items() if parts[-len(end) :] == end), place)
 
 
 def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
@@ -170,9 +170,9 @@ class Source:
     where: str
     """The folder, the GGUF file or the name on the hub; of a run its folder."""
     step: int | None = None
-    """Of a run: after how many steps; None where it has no checkpoint yet."""
+    """Steps after which a run is meant; None where it has no checkpoint yet."""
     below: str | None = None
-    """Of an adapter: the name of the model that it was made for."""
+    """Name of the model that an adapter was made for."""
     origin: frozenset[str] = frozenset()
     """Names of the bases at the beginning, through runs of runs; behind an API none."""
     whole: bool = False
@@ -203,14 +203,14 @@ class Source:
                 at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
             )
         checkpoint = self.run().intact(self.step)
-        known = sorted(place.name for place in checkpoint.iterdir() if place.is_dir())
-        if policy in known:
+        policies = sorted(place.name for place in checkpoint.iterdir() if place.is_dir())
+        if policy in policies:
             return str(checkpoint / policy)
-        if len(known) == 1:
-            return str(checkpoint / known[0])
+        if len(policies) == 1:
+            return str(checkpoint / policies[0])
         raise UserMistake(
-            f"base {self.name!r} has no policy {policy!r}: it has {', '.join(known)}; name agents"
-            " so, or give them a `policy` of it"
+            f"base {self.name!r} has no policy {policy!r}: it has {', '.join(policies)}; name"
+            " agents so, or give them a `policy` of it"
         )
 
 
@@ -222,8 +222,8 @@ def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset())
         return Source("api", name, name)
     if is_seed(name):
         return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}), whole=True)
-    if (found := run_at(name)) is not None:
-        return _source_of_run(*found, above)
+    if (run_and_step := run_at(name)) is not None:
+        return _source_of_run(*run_and_step, above)
     if is_packaged(name):
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
     place = str(Path(name).resolve()) if Path(name).exists() else name
@@ -286,8 +286,8 @@ def place_of_model(base: str) -> str:
 def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
     """The checkpoints that names such as `runs/a@20` mean; other names mean none."""
     for name in names:
-        if (found := run_at(name)) is not None and found[1] is not None:
-            yield found[0], found[1]
+        if (run_and_step := run_at(name)) is not None and run_and_step[1] is not None:
+            yield run_and_step[0], run_and_step[1]
 
 
 def whole_model(base: str) -> tuple[str, dict[str, str]]:
@@ -359,31 +359,31 @@ def at_hand(base: str) -> str:
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     try:
-        kept = snapshot(base)
+        cached = snapshot(base)
     except HFValidationError as error:
         raise UserMistake(
             f"base {base!r}: no such folder, and no name that a model on the hub can"
             f" have{meant(base)}"
         ) from error
-    if kept is None and "/" not in base and (near := meant(base)):
+    if cached is None and "/" not in base and (near := meant(base)):
         raise UserMistake(f"base {base!r}: no such folder{near}")
     try:
         HfApi().model_info(base, timeout=10)
         return base
     except RepositoryNotFoundError as error:
         reason: Any = error
-        said = "the hub has no model of this name, or a private one (hf auth login)"
+        problem = "the hub has no model of this name, or a private one (hf auth login)"
     except Exception as error:  # noqa: BLE001 - offline, in the words of whatever HTTP library it uses
         reason = error
-        said = (
+        problem = (
             "it is not in the hub's cache on this disk, and the hub cannot be reached"
             f" ({type(error).__name__}): go online"
         )
-    if kept is None:
+    if cached is None:
         raise UserMistake(
-            f"base {base!r}: no such folder, and {said}; or name a folder{meant(base)}"
+            f"base {base!r}: no such folder, and {problem}; or name a folder{meant(base)}"
         ) from reason
-    return str(kept)
+    return str(cached)
 
 
 def snapshot(base: str) -> Path | None:
@@ -421,11 +421,11 @@ def _config_on_hub(name: str) -> str | None:
     from huggingface_hub import hf_hub_download
 
     try:
-        kept = snapshot(name)
-        if kept is None:
+        cached = snapshot(name)
+        if cached is None:
             at_hand(name)  # fails at once where no hub is reached; a download tries for 24 seconds
-            kept = Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent
-        return str(kept)
+            cached = Path(hf_hub_download(name, "config.json", etag_timeout=10)).parent
+        return str(cached)
     except Exception:  # noqa: BLE001 - offline, private, gone or no name at all, in the words of whatever HTTP library it uses
         return None
 

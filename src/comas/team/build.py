@@ -58,7 +58,7 @@ class Team:
 
     @property
     def config(self) -> Config:
-        """What the team is, as data."""
+        """The team as data."""
         return self.resolved.config
 
     @property
@@ -155,8 +155,8 @@ async def assemble(
     spending.restore(apis, accounts or {})
     if asks or learn:
         await greet(apis, Sampling(resolved.config.temperature) if asks else None, note)
-    made = {**apis, **(hosts or {})}
-    return build_team(resolved, learn=learn, weights=weights, hosts=made)
+    all_hosts = {**apis, **(hosts or {})}
+    return build_team(resolved, learn=learn, weights=weights, hosts=all_hosts)
 
 
 async def greet(
@@ -221,19 +221,21 @@ def build_team(
         use_threads(config.threads)
         jail.choose(config.sandbox)
         to_build = [name for name in config.hosts if name not in built and resolved.at(name)]
-        found = {name: weights_at(resolved.at(name), weights) for name in to_build}
+        host_weights = {name: weights_at(resolved.at(name), weights) for name in to_build}
         elsewhere: list[RemoteHost] = []
         for name in to_build:
             if config.hosts[name].elsewhere:
-                elsewhere.append(call_up(resolved, plan_of(resolved, name, found[name], learn)))
+                elsewhere.append(
+                    call_up(resolved, plan_of(resolved, name, host_weights[name], learn))
+                )
                 built[name] = elsewhere[-1]
         # those elsewhere load while those here do
         for name in to_build:
             if name not in built:
-                built[name] = _build_host(resolved, name, found[name], learn)
+                built[name] = _build_host(resolved, name, host_weights[name], learn)
         for host in elsewhere:
             host.ready()
-        for name, at_host in found.items():
+        for name, at_host in host_weights.items():
             sources |= {f"{name}/{policy}": place for policy, place in at_host.places.items()}
         if learn:
             _check_learners(config, built)
@@ -245,10 +247,10 @@ def build_team(
     return Team(resolved, in_order, members, sources)
 
 
-def _check_places(resolved: Resolved, made: Mapping[str, Host]) -> None:
+def _check_places(resolved: Resolved, built: Mapping[str, Host]) -> None:
     """Refuse an engine or a transport that cannot run here, before weights are looked for."""
     for name, table in resolved.config.hosts.items():
-        if not table.here or name in made or not resolved.at(name):
+        if not table.here or name in built or not resolved.at(name):
             continue
         if table.elsewhere:
             check_transport(name, table)
@@ -367,8 +369,8 @@ def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
     inhabited = {agent.host for agent in config.agents.values()}
     for name, host in hosts.items():
         if name not in inhabited:
-            known = nearest(name, inhabited)
-            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {known}")
+            suggestion = nearest(name, inhabited)
+            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {suggestion}")
         if host.name != name:
             raise UserMistake(
                 f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
@@ -435,8 +437,8 @@ def measured_for(
     for member in members:
         host = member.host.name
         source = sources.get(member.address)
-        whole = resolved.config.hosts[host].learner == "full"
-        whole_seeds = whole and all(plan.source.seeded for plan in resolved.at(host))
+        trained_whole = resolved.config.hosts[host].learner == "full"
+        whole_seeds = trained_whole and all(plan.source.seeded for plan in resolved.at(host))
         if source is None or whole_seeds:
             key: tuple[object, ...] = (member.name,)
         else:

@@ -90,8 +90,8 @@ class SourceFile:
 
     @contextmanager
     def here(self) -> Iterator[str]:
-        """Where the same file lies here while it is imported: in its own place, or in a new folder
-        that nobody else can write to, since what lies there is run.
+        """Yield where the same file lies here while it is imported: in its own place, or in a new
+        folder that nobody else can write to, since what lies there is run.
 
         The folder is gone afterwards, also where the far end is killed later; tracebacks still show
         the lines of the file.
@@ -120,7 +120,7 @@ class Shipment:
     sources: tuple[SourceFile, ...]
     """Imported before the plan is read, which names their functions."""
     engine: SourceFile | None
-    """Where it is a file of the user's own."""
+    """The engine's file, where it is one of the user's own."""
     threads: int
     plan: bytes
     """A pickled `HostPlan` without its engine."""
@@ -173,7 +173,7 @@ def pack(plan: HostPlan[Table], sources: Iterable[str], threads: int) -> bytes:
 
 
 def of_learning(method: Method) -> Method:
-    """What of a method a host learns by; games stay where they are played."""
+    """Keep of a method what a host learns by; games stay where they are played."""
     return replace(
         method,
         play=_stays,
@@ -204,7 +204,7 @@ def _portable(place: str) -> str:
 
 
 def _placed(place: str, host: str) -> str:
-    """Where a policy's weights lie here."""
+    """Find where a policy's weights lie here."""
     if place.startswith(SHIPPED):
         return str(PACKAGE / place.removeprefix(SHIPPED))
     if Path(place).is_absolute() and not Path(place).exists():

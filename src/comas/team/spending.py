@@ -45,8 +45,8 @@ def halved(hosts: Mapping[str, Host]) -> dict[str, int]:
 
 def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
     """Host -> what it has cost so far; without those that cost nothing."""
-    known = {name: host.account() for name, host in hosts.items()}
-    return {name: account for name, account in known.items() if account}
+    by_host = {name: host.account() for name, host in hosts.items()}
+    return {name: account for name, account in by_host.items() if account}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -125,17 +125,17 @@ async def kept(hosts: Mapping[str, Host], write: Callable[[], None]) -> AsyncIte
         ticking.cancel()
 
 
-def records(found: Mapping[str, Mapping[str, Account]]) -> list[dict[str, Any]]:
+def records(by_system: Mapping[str, Mapping[str, Account]]) -> list[dict[str, Any]]:
     """The accounts of an evaluation as rows."""
     rows: list[dict[str, Any]] = []
-    for system, hosts in found.items():
+    for system, hosts in by_system.items():
         rows += [{"system": system, "host": host, **account} for host, account in hosts.items()]
     return rows
 
 
-def told(found: Mapping[str, Account]) -> Iterator[str]:
+def told(by_host: Mapping[str, Account]) -> Iterator[str]:
     """A line per host: requests, tokens, money, and how often what went wrong."""
-    for name, account in found.items():
+    for name, account in by_host.items():
         spent = account["spent"]
         money = account["money"]
         parts = [f"{spent.get('requests', 0):,} answers"]

@@ -105,8 +105,8 @@ async def weigh_score(
 
 def last_word(turn: Turn, sayings: Collection[str]) -> str | None:
     """The word that ends a finished reply, if it is one of these, else None."""
-    said = turn.text.split() if turn.finished else []
-    word = said[-1] if said else None
+    spoken = turn.text.split() if turn.finished else []
+    word = spoken[-1] if spoken else None
     return word if word in sayings else None
 
 
@@ -135,7 +135,7 @@ async def judge(
 
 
 def ruled(question: Question, turn: Turn, task: Task) -> str | None:
-    """What the rules say of a piece of work; None where it is unreadable."""
+    """Ask what the rules say of a piece of work; None where it is unreadable."""
     assert task.check is not None, "Method.needs"
     return None if given(question, turn, task) is None else task.check(question, turn.text)
 

@@ -77,8 +77,8 @@ def posed_again(prompts: Iterable[str], task: Task, own: Sequence[Question] = ()
     from a text need not have their form.
     """
     assert task.pose is not None, "Method.needs"
-    known = {question.prompt: question for question in own}
-    posed = [known.get(prompt) or task.pose(prompt) for prompt in prompts]
+    by_prompt = {question.prompt: question for question in own}
+    posed = [by_prompt.get(prompt) or task.pose(prompt) for prompt in prompts]
     return [question for question in posed if question is not None]
 
 
@@ -96,7 +96,7 @@ def solve(
 
 
 def solving_prompt(question: Question, task: Task) -> str:
-    """What a solver of a question that an agent posed is asked."""
+    """Write the prompt of who solves a question that an agent posed."""
     return words(WORDING, task, "solution", question=defuse(question.prompt), history="")
 
 

@@ -34,7 +34,7 @@ def posed_at_end(replies: Sequence[Turn], task: Task) -> Question | None:
 
 
 def pages_of(replies: Sequence[Turn]) -> list[str]:
-    """What came back in a dialogue, each text once; failed calls brought none."""
+    """Collect what came back in a dialogue, each text once; failed calls brought none."""
     return list(dict.fromkeys(call["back"] for call in called(replies) if call["failed"] is None))
 
 
@@ -70,14 +70,14 @@ async def solve_with_tools(
     replies; the last reply of each.
     """
     prompt = solving_prompt(question, task)
-    found = await together(
+    dialogues = await together(
         converse(solver, "solution", prompt, task, turns=turns, about=about) for solver in solvers
     )
-    return [replies[-1] for replies in found]
+    return [replies[-1] for replies in dialogues]
 
 
 def gives(question: Question, turn: Turn, answer: str, task: Task) -> bool:
     """Whether a reply gives this answer; `info["answer"]` is what it gives."""
-    found = given(question, turn, task)
-    turn.info["answer"] = found
-    return found is not None and task.same(found, answer)
+    own_answer = given(question, turn, task)
+    turn.info["answer"] = own_answer
+    return own_answer is not None and task.same(own_answer, answer)
