@@ -79,8 +79,8 @@ class Shape:
             "up_proj": self.width + self.inner,
             "down_proj": self.inner + self.width,
         }
-        named = [sizes[name] for name in sizes if any(t.endswith(name) for t in targets or ())]
-        return self.layers * sum(named or sizes.values())
+        changed = [sizes[name] for name in sizes if any(t.endswith(name) for t in targets or ())]
+        return self.layers * sum(changed or sizes.values())
 
 
 def shape_of(model: str, folder: str) -> Shape:
@@ -172,15 +172,15 @@ class Load:
         # one row at least; norms are made in float32
         padded = max(1, tokens // self.longest) * self.longest
         block = (6 + 2 * half + 2 * self.whole) * s.width + 4.5 * s.inner + 6 * s.keys
-        one = padded * self.number * block
+        one_block = padded * self.number * block
         head = 12 * min(LOGITS, padded * s.vocabulary)
         if self.whole:
             gradient = self.number * s.vocabulary * s.width
             head = max(head + gradient, 3 * gradient)
         if recomputing:
-            all_blocks = padded * self.number * s.width * s.layers + max(head, one)
+            all_blocks = padded * self.number * s.width * s.layers + max(head, one_block)
         else:
-            all_blocks = one * s.layers + head
+            all_blocks = one_block * s.layers + head
         gradients = 4 * s.parameters if self.whole else 0
         return int(all_blocks * (1 + self.scattered) + gradients) * self.beside
 
@@ -220,8 +220,8 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
             shapes.append(shape_of(model, folder))
         except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
             return f"{type(error).__name__} in {folder}"
-    place, dtype = place_of(host.device, host.dtype)
-    gpu = place.type != "cpu"
+    torch_device, dtype = place_of(host.device, host.dtype)
+    gpu = torch_device.type != "cpu"
     number = dtype.itemsize
     half = number == 2
     largest = max(shapes, key=lambda shape: shape.parameters)
@@ -251,13 +251,13 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
     longest = QUESTION + (1 + SHOWN) * max(paid, default=config.max_tokens)
     played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
-    here = sum(agent.host == name for agent in config.agents.values())
+    agents_here = sum(agent.host == name for agent in config.agents.values())
     return Load(
         shape=largest,
         kept=kept,
         trained=trained,
         longest=min(host.context or largest.positions, longest),
-        asked=max(1, played, measured * here),
+        asked=max(1, played, measured * agents_here),
         number=number,
         whole=not adapting,
         beside=beside,
@@ -328,8 +328,8 @@ class Fit:
     def compared(self, device: str) -> str:
         """`about 7.6 GB at the peak, 21.4 GB free on the CPU`."""
         peak = sum(host.peak for host in self.on(device)) / 1e9
-        place = "the CPU" if device == "cpu" else device
-        return f"about {peak:.1f} GB at the peak, {self.memory[device]} on {place}"
+        device_name = "the CPU" if device == "cpu" else device
+        return f"about {peak:.1f} GB at the peak, {self.memory[device]} on {device_name}"
 
     def notes(self) -> Iterator[str]:
         """Say what was chosen and why."""
@@ -381,8 +381,8 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
             continue
         usable = memory[device].usable
         share = SHARES["allowed" if config.memory else "cpu" if device == "cpu" else "gpu"]
-        beside = list(devices.values()).count(device)
-        room = None if usable is None else share * usable / beside
+        hosts_there = list(devices.values()).count(device)
+        room = None if usable is None else share * usable / hosts_there
         fits.append(_fit_host(name, host, device, load, room))
     chosen_hosts = {
         host.name: hosts[host.name].model_copy(
@@ -438,12 +438,12 @@ def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, F
     for line in run_fit.notes():
         note(line)
     checkpoint = run_fit.checkpoint
-    place, free = free_disk(resolved.config.out)
+    target, free = free_disk(resolved.config.out)
     if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
         raise UserMistake(
             f"the run needs about {KEPT_CHECKPOINTS * checkpoint / 1e9:.2f} GB on disk for"
-            f" checkpoints and {place} has {free / 1e9:.2f} GB free: free some, choose another out,"
-            " or fewer or smaller agents"
+            f" checkpoints and {target} has {free / 1e9:.2f} GB free: free some, choose another"
+            " out, or fewer or smaller agents"
         )
     return resolved, run_fit
 
@@ -459,9 +459,9 @@ def filled(resolved: Resolved, learn: bool) -> Resolved:
 
 def free_disk(out: str | None) -> tuple[Path, int]:
     """Find where a run with this `out` is written, and the bytes that are free there."""
-    place = Path(out or "runs").resolve()
-    existing = next(folder for folder in (place, *place.parents) if folder.exists())
-    return place, shutil.disk_usage(existing).free
+    target = Path(out or "runs").resolve()
+    existing = next(folder for folder in (target, *target.parents) if folder.exists())
+    return target, shutil.disk_usage(existing).free
 
 
 def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:

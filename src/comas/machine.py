@@ -302,7 +302,7 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
     """The most memory so far: of all GPUs that hosts use, otherwise of this process and those of
     hosts elsewhere.
     """
-    here: dict[str, int] = {}
+    peaks_here: dict[str, int] = {}
     elsewhere: list[tuple[str, int]] = []
     for facts in (host.facts() for host in hosts.values()):
         device = str(facts.get("device", "cpu"))
@@ -310,8 +310,8 @@ def peak_bytes(hosts: Mapping[str, Host]) -> int:
         if "where" in facts:
             elsewhere.append((device, peak))
         else:
-            here[device] = peak
-    peaks = [*here.items(), *elsewhere]
+            peaks_here[device] = peak
+    peaks = [*peaks_here.items(), *elsewhere]
     of_gpus = [peak for device, peak in peaks if device.startswith(("cuda", "mps"))]
     return sum(of_gpus) or peak_bytes_of("cpu") + sum(peak for _, peak in elsewhere)
 
@@ -374,7 +374,7 @@ def _commit() -> str | None:
 
 def _processor() -> str:
     """Its name, as far as it can be learnt."""
-    named = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
-    if named:
-        return named[0].split(":", 1)[1].strip()
+    model_names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
+    if model_names:
+        return model_names[0].split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

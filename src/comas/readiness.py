@@ -273,9 +273,9 @@ def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
     """
     if len(bases) > 1:
         table: dict[str, Any] = {"method": "ttrl", "lr": 1e-6}
-        hosts = {f"m{place}": {"base": base} for place, base in enumerate(bases)}
+        hosts = {f"m{index}": {"base": base} for index, base in enumerate(bases)}
         table["hosts"] = hosts
-        table["agents"] = {f"a{place}": {"host": host} for place, host in enumerate(hosts)}
+        table["agents"] = {f"a{index}": {"host": host} for index, host in enumerate(hosts)}
         return asked(resolve(read(None, {**table, **dict(map(parse_pair, pairs))})))
     if not bases:
         return asked(resolve(read(None, pairs)))
@@ -306,7 +306,7 @@ async def play(
     in all ways.
     """
     able = takers(agents, "solution")
-    authors = [able[place % len(able)] for place in range(answers)]
+    authors = [able[index % len(able)] for index in range(answers)]
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     solutions = await together(author.ask("solution", prompt) for author in authors)
     answer = await decide(question, solutions, task)
@@ -439,11 +439,11 @@ def _distinct(turns: Sequence[Turn], task: Task) -> int:
 def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
     """All verdicts that were given in one way."""
     verdicts: list[Verdict] = []
-    for place, episode in enumerate(episodes):
+    for index, episode in enumerate(episodes):
         for turn in episode.turns:
             if turn.info.get("way", "blind answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
-                    verdicts.append(Verdict(place, work, side, value))
+                    verdicts.append(Verdict(index, work, side, value))
     return verdicts
 
 
@@ -453,26 +453,30 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     by_question: dict[int, dict[bool, float]] = {}
     for verdict, value in readable:
         by_question.setdefault(verdict.question, {})[verdict.side] = value
-    both = [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
-    labelled = [(value, right[one.work]) for one, value in readable if right and one.work in right]
-    values = [value for sides in both for value in sides]
+    pairs = [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
+    labelled = [
+        (value, right[verdict.work])
+        for verdict, value in readable
+        if right and verdict.work in right
+    ]
+    values = [value for sides in pairs for value in sides]
     graded = any(value not in (0.0, 1.0) for value in values)
     cut = statistics.median(values) if graded else 0.5
-    accepted = [(float(more > cut), float(less > cut)) for more, less in both]
-    j = gain_interval([more - less for more, less in accepted]) if len(both) > 1 else None
-    prefers = [(more > less) + 0.5 * (more == less) for more, less in both]
+    accepted = [(float(more > cut), float(less > cut)) for more, less in pairs]
+    j = gain_interval([more - less for more, less in accepted]) if len(pairs) > 1 else None
+    prefers = [(more > less) + 0.5 * (more == less) for more, less in pairs]
     majority, rarest = (
-        statistics.fmean(side) if both else math.nan
+        statistics.fmean(side) if pairs else math.nan
         for side in (list(zip(*accepted, strict=True)) or [(), ()])
     )
     return Judged(
         way=way,
-        n=len(both),
+        n=len(pairs),
         unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
         accepts_majority=majority,
         accepts_rarest=rarest,
         j=j,
-        prefers=mean_interval(prefers).within(0.0, 1.0) if len(both) > 1 else None,
+        prefers=mean_interval(prefers).within(0.0, 1.0) if len(pairs) > 1 else None,
         information=j and information(j.mean, (majority + rarest) / 2),
         against_truth=auc(labelled),
     )
@@ -541,7 +545,7 @@ def advice(result: Preflight) -> list[Advice]:
             f" ({result.cut:.2f} are cut): raise room.solution or take another base"
         )
         return [Advice("all", "will not", why)]
-    by_way = {one.way: one for one in result.judges}
+    by_way = {judge.way: judge for judge in result.judges}
     judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
     telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
     if BELIEVED in telling:

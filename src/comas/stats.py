@@ -269,8 +269,8 @@ def two_level_difference(
     parts: list[tuple[float, float]] = [(float(differences_Q.var(ddof=1)) / Q, Q - 1)]
     for array in (first, second):
         if len(array) > 1:
-            runs, _, rest = _mean_squares(array)
-            parts.append((max(0.0, runs - rest) / array.size, len(array) - 1))
+            runs, _, residual = _mean_squares(array)
+            parts.append((max(0.0, runs - residual) / array.size, len(array) - 1))
     return _t_test(
         float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q, level
     )

@@ -101,14 +101,18 @@ def train(
     given: they are told instead, and `hooks=[]` shows nothing. `hosts` are instances of the
     caller's own (`{"mine": MyHost()}`), or tables as in a config.
     """
-    own = {name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)}
+    instances = {
+        name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)
+    }
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    keys |= {f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in own}
-    keys |= {f"hosts.{name}.own": True for name in own}
+    keys |= {
+        f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in instances
+    }
+    keys |= {f"hosts.{name}.own": True for name in instances}
     if config is not None:
         config = _at_home(config)
     with shown(hooks) as listeners:
-        return run_sync(train_async(read(config, keys), *listeners, hosts=own))
+        return run_sync(train_async(read(config, keys), *listeners, hosts=instances))
 
 
 def resume(
@@ -160,8 +164,8 @@ def evaluate(
     if type(seed) is not int or seed < 0:
         raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
     most = None if limit == LIMIT else limit or 0
-    place = str(data) if data is not None else None
-    plan = planned(names, tasks, setups, most, seed, pairs_of(keys), place)
+    data_path = str(data) if data is not None else None
+    plan = planned(names, tasks, setups, most, seed, pairs_of(keys), data_path)
     exam = Exam.create(plan, str(out) if out is not None else None)
     report = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
     tables = {name: report[name] for name in ("cells", "systems", "setups", "notes")}
@@ -182,12 +186,12 @@ def planned(
     """
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as seed")
-    ways, asked = _listed(setups), _listed(tasks)
+    ways, task_names = _listed(setups), _listed(tasks)
     if not ways:
         raise UserMistake(
             "setups names none: one or more of single, vote, debate, autogen, game, a method"
         )
-    for task in asked:
+    for task in task_names:
         load_plugin("task", task)
     for pair in pairs:
         key = pair.partition("=")[0].split(".")[0].strip()
@@ -199,7 +203,7 @@ def planned(
                 " it out"
             )
     per_task = limit_of(limit, pairs)
-    return Plan(names, asked, ways, per_task, seed, pairs, data)
+    return Plan(names, task_names, ways, per_task, seed, pairs, data)
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:

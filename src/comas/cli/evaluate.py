@@ -245,7 +245,7 @@ def _p(value: float, sign: str = "") -> str:
 def print_cross(matrix: Mapping[str, Any]) -> None:
     """Print what each row came to against each column, with the intervals of both margins."""
     labels = [f"{number} {name}" for number, name in enumerate(matrix["names"], 1)]
-    numbers = [str(place + 1) for place in range(len(labels))]
+    numbers = [str(index + 1) for index in range(len(labels))]
     rows: list[list[str]] = []
     for label, cells, mean in zip(labels, matrix["matrix"], matrix["rows"], strict=True):
         figures = [f"{cell['mean']:+.3f}" for cell in cells]

@@ -81,15 +81,15 @@ def _show(result: Preflight) -> None:
     )
     for head in heads:
         table.add_column(head, no_wrap=True)
-    for one in result.judges:
-        cells = [one.way, str(one.n), f"{one.unreadable:.2f}"]
-        cells += [_number(one.accepts_majority), _number(one.accepts_rarest)]
-        cells += [_span(one.prefers), _span(one.j), _number(one.information)]
-        cells += [_number(one.against_truth)] if result.truth is not None else []
+    for row in result.judges:
+        cells = [row.way, str(row.n), f"{row.unreadable:.2f}"]
+        cells += [_number(row.accepts_majority), _number(row.accepts_rarest)]
+        cells += [_span(row.prefers), _span(row.j), _number(row.information)]
+        cells += [_number(row.against_truth)] if result.truth is not None else []
         table.add_row(*cells)
     console.print(table)
-    for one in result.methods:
-        console.print(f"{one.method}: {one.verdict}: {one.why}", markup=False, soft_wrap=True)
+    for row in result.methods:
+        console.print(f"{row.method}: {row.verdict}: {row.why}", markup=False, soft_wrap=True)
     for note in result.notes:
         print_note(note)
 

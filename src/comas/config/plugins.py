@@ -148,9 +148,9 @@ def plugin_names(kind: str) -> list[str]:
 
 def builder_names(folder: str) -> list[str]:
     """The modules that are shipped: files and folders of `folder` that define what is called."""
-    place = PACKAGE / folder
-    files = {path.stem: path for path in place.glob("*.py")}
-    files |= {path.parent.name: path for path in place.glob("*/__init__.py")}
+    package_folder = PACKAGE / folder
+    files = {path.stem: path for path in package_folder.glob("*.py")}
+    files |= {path.parent.name: path for path in package_folder.glob("*/__init__.py")}
     definition = f"\ndef {_function(folder)}("
     return sorted(n for n, path in files.items() if definition in path.read_text(encoding="utf-8"))
 
@@ -251,10 +251,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 def with_tools(task: Task, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> Task:
     """Add the tools of these names or files, each with its options, to those of the task."""
-    named = [Path(name).stem for name in names]
+    stems = [Path(name).stem for name in names]
     for name in options:
-        if name not in named:
-            suggestion = nearest(name, named) if named else "`tools` names none"
+        if name not in stems:
+            suggestion = nearest(name, stems) if stems else "`tools` names none"
             raise UserMistake(f"unknown key tool_options.{name}: {suggestion}")
     tools = dict(task.tools)
     for name in names:
@@ -317,8 +317,8 @@ def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     `state` is none of them: it is what a method remembers.
     """
     parameters = inspect.signature(unwrapped(function)).parameters.values()
-    named = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "state"]
-    return {p.name: p.default for p in named}
+    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "state"]
+    return {p.name: p.default for p in keyword_only}
 
 
 def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:

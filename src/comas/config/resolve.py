@@ -440,17 +440,17 @@ def with_copies(resolved: Resolved) -> Config:
     followed = {agent.policy for agent in agents.values() if agent.lag is not None}
     first: dict[tuple[str, str], str] = {}
     for plan in resolved.policies:
-        own = [name for name in plan.agents if agents[name].policy is None]
-        if plan.source.kind == "run" or not own:
+        unshared = [name for name in plan.agents if agents[name].policy is None]
+        if plan.source.kind == "run" or not unshared:
             continue
         if plan.name in followed:
             policy = plan.name
         else:
-            policy = first.setdefault((plan.host, plan.source.name), own[0])
+            policy = first.setdefault((plan.host, plan.source.name), unshared[0])
         # what of a policy is trained, and how fast, is the same for all who speak with it
         learner = agents[policy].model_dump(include={"lr", *ONLY_ADAPTERS})
         copied = {**learner, "policy": policy}
-        agents |= {name: agents[name].model_copy(update=copied) for name in own}
+        agents |= {name: agents[name].model_copy(update=copied) for name in unshared}
     return resolved.config.model_copy(update={"agents": agents})
 
 
@@ -505,21 +505,21 @@ def model_below(resolved: Resolved, name: str, weights: HostWeights, learn: bool
         return None
     places: dict[str, str] = {}
     for plan in resolved.at(name):
-        place = weights.places[plan.name]
+        model = weights.places[plan.name]
         if plan.name in weights.adapters:
             for agent in plan.agents:
-                _agree(resolved.config, agent, place)
-            place = at_hand(recorded_base(place))
-        place = place_of_model(place)
+                _agree(resolved.config, agent, model)
+            model = at_hand(recorded_base(model))
+        model = place_of_model(model)
         if plan.name not in weights.adapters:
-            check_place(place)
-        elif is_place(place) and not Path(place).exists():
+            check_place(model)
+        elif is_place(model) and not Path(model).exists():
             raise UserMistake(
-                f"base {plan.source.name!r} is an adapter for {place!r}, and there is no such"
+                f"base {plan.source.name!r} is an adapter for {model!r}, and there is no such"
                 " folder: name where that lies as base_model_name_or_path in its"
                 " adapter_config.json"
             )
-        places[str(Path(place).resolve()) if Path(place).is_dir() else place] = plan.agents[-1]
+        places[str(Path(model).resolve()) if Path(model).is_dir() else model] = plan.agents[-1]
     if len(places) > 1:
         (one, first), (other, second), *_ = places.items()
         or_whole = "" if weights.adapters else f", or set hosts.{name}.learner=full"
@@ -584,13 +584,13 @@ def check_training(resolved: Resolved) -> None:
     for name in config.monitors or ():
         check_builder_name("monitors", name, "monitors")
     check_trackers(config.track)
-    own = config.method.endswith(".py")
-    if task.rules is not None and "rules" not in method.needs and not own:
+    is_own = config.method.endswith(".py")
+    if task.rules is not None and "rules" not in method.needs and not is_own:
         raise UserMistake(
             f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
             " method=spiral or one of your own (docs/extending.md)"
         )
-    if config.tools and "tools" not in method.needs and not own:
+    if config.tools and "tools" not in method.needs and not is_own:
         raise UserMistake(
             f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
             " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
@@ -607,10 +607,10 @@ def check_room(resolved: Resolved, asked: Iterable[str], note: Callable[[str], N
     roles = dict.fromkeys((*resolved.method.paid, *asked))
     default = type(config).model_fields["max_tokens"].default
     if config.max_tokens != default and all(role in room for role in roles):
-        own = ", ".join(f"room.{role}={room[role]}" for role in roles)
+        room_list = ", ".join(f"room.{role}={room[role]}" for role in roles)
         note(
-            f"max_tokens={config.max_tokens} has no effect: every role has room of its own ({own});"
-            " set room.<role> instead"
+            f"max_tokens={config.max_tokens} has no effect: every role has room of its own"
+            f" ({room_list}); set room.<role> instead"
         )
     for plan in resolved.policies:
         context = config.hosts[plan.host].context or _positions(plan.source)
@@ -677,10 +677,10 @@ def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
     known = {*KINDS, *task.max_tokens}
     for method in methods:
         known |= {*method.paid, *method.roles}
-    named = {f"room.{role}": [role] for role in config.room}
+    roles_by_key = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():
-        named[f"agents.{name}.roles"] = agent.roles or []
-    for key, roles in named.items():
+        roles_by_key[f"agents.{name}.roles"] = agent.roles or []
+    for key, roles in roles_by_key.items():
         for role in roles:
             if role not in known:
                 where = f"in role {role!r}" if key.endswith(".roles") else "in that role"

@@ -111,11 +111,11 @@ def of_its_kind(name: str, table: Any) -> Any:
     own_table: type[HostTable] = getattr(module, "Table", HostTable)
     if issubclass(HostConfig, own_table):
         return keys
-    both = create_model("HostConfig", __base__=(own_table, HostConfig))
+    combined = create_model("HostConfig", __base__=(own_table, HostConfig))
     try:
-        return both.model_validate(keys)
+        return combined.model_validate(keys)
     except ValidationError as error:
-        explained = explain(error, lambda _: both.model_fields, ("hosts", name))
+        explained = explain(error, lambda _: combined.model_fields, ("hosts", name))
         raise UserMistake(explained) from error
 
 
@@ -396,10 +396,11 @@ def check_lags(agents: Agents, hosts: Mapping[str, HostConfig]) -> None:
                 f"{key}: policy {agent.policy!r} is at host {leader.host}, and an earlier self is"
                 " kept where its policy learns: a host with weights here, the same for both"
             )
-        for own in ("base", "lr", *ONLY_ADAPTERS):
-            if getattr(agent, own) is not None:
+        for inherited in ("base", "lr", *ONLY_ADAPTERS):
+            if getattr(agent, inherited) is not None:
                 raise ValueError(
-                    f"agents.{name}.{own}: an earlier self is what its policy was: leave it out"
+                    f"agents.{name}.{inherited}: an earlier self is what its policy was: leave"
+                    " it out"
                 )
 
 
@@ -438,11 +439,11 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
         tables: dict[str, BaseModel] = {f"hosts.{name}": host}
         tables |= {f"agents.{a}": agent for a, agent in agents.items() if agent.host == name}
         for key in ONLY_ADAPTERS:
-            for place, table in tables.items():
+            for table_name, table in tables.items():
                 if getattr(table, key) is not None:
                     raise ValueError(
-                        f"{place}.{key} is for hosts.{name}.learner=adapters: set that, or leave it"
-                        " out"
+                        f"{table_name}.{key} is for hosts.{name}.learner=adapters: set that, or"
+                        " leave it out"
                     )
     for key in ONLY_API:
         if getattr(host, key) is not None and host.api is None:
@@ -610,10 +611,10 @@ def parse_pair(text: str) -> tuple[str, Any]:
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        below: Any = data.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise UserMistake(f"{key}: {part} is {below!r}, not a table")
-        data = cast("dict[str, Any]", below)
+        table: Any = data.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise UserMistake(f"{key}: {part} is {table!r}, not a table")
+        data = cast("dict[str, Any]", table)
     data[last] = value
 
 
@@ -654,17 +655,17 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     ).items():
         host = cast("Mapping[str, Any]", table if isinstance(table, Mapping) else {})
         if (variable := host.get("key_env")) is not None:
-            place = host.get("api", "an address of its choice")
+            target = host.get("api", "an address of its choice")
             yield (
                 f"hosts.{name}.key_env",
                 variable,
-                f"would send what that environment variable holds to {place}",
+                f"would send what that environment variable holds to {target}",
             )
         elif isinstance(address := host.get("api"), str) and not _is_here(address):
             yield f"hosts.{name}.api", address, "would send every discussion there"
         for key in OWN_FILES_OF_HOSTS:
-            if _is_file(place := host.get(key)):
-                yield f"hosts.{name}.{key}", place, "would run the code in that file"
+            if _is_file(target := host.get(key)):
+                yield f"hosts.{name}.{key}", target, "would run the code in that file"
         if (address := host.get("address")) is not None:
             yield f"hosts.{name}.address", address, "would send every discussion there"
         # 1 and "yes" are read as true as well
@@ -745,8 +746,8 @@ def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
     below = data.get(key)
     if not isinstance(below, dict):
         return {}
-    named = cast("dict[str, Any]", below)
-    return {name: table for name, table in named.items() if isinstance(table, dict)}
+    tables = cast("dict[str, Any]", below)
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
 def _is_file(name: Any) -> TypeGuard[str]:

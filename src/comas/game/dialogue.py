@@ -60,17 +60,17 @@ async def converse(
     `info["unread"]` says why, and one in the last of `turns`, whose tool is `info["unanswered"]`.
     """
     tools = task.tools if tools is None else tools
-    own = calls_of(agent) if tools else None
-    shown = schemas(tools) if own is not None else None
-    if own is None:
+    template = calls_of(agent) if tools else None
+    shown = schemas(tools) if template is not None else None
+    if template is None:
         prompt = described(tools, task) + prompt
-    exchanges = [message for reply in after for message in _exchange(reply, own, task)]
+    exchanges = [message for reply in after for message in _exchange(reply, template, task)]
     replies: list[Turn] = []
     while True:
         turn = await agent.ask(role, prompt, about=about, said=exchanges, tools=shown)
         replies.append(turn)
         turn.info["dialogue"] = replies[0].id
-        call = _call(turn, tools, own)
+        call = _call(turn, tools, template)
         if call is None:
             return replies
         if len(replies) >= turns:
@@ -80,7 +80,7 @@ async def converse(
         turn.info["call"] = {"tool": call.tool, "argument": call.argument, **back}
         if call.earlier:
             turn.info["call"]["earlier"] = call.earlier
-        exchanges += _exchange(turn, own, task)
+        exchanges += _exchange(turn, template, task)
         about = turn
 
 

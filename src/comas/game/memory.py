@@ -64,8 +64,8 @@ def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> 
     if scene.method.supervised:
         return list(drawn)
     # reports need the labels of those that are the task's own
-    own = {(question.id, question.prompt): question for question in questions}
-    return [own.get((question.id, question.prompt), question) for question in drawn]
+    by_text = {(question.id, question.prompt): question for question in questions}
+    return [by_text.get((question.id, question.prompt), question) for question in drawn]
 
 
 def next_state(scene: Scene, episodes: Sequence[Episode]) -> State:

@@ -86,10 +86,10 @@ class Match:
             return self._made(self._scripted(player, view, legal))
         few = player.member.few_words and "move_seed" in self.task.wording
         role = "move_seed" if few else "move"
-        named = ", ".join(legal) or FREE
-        prompt = words(WORDING, self.task, role, question=view, legal=named)
-        asked = player.ask("move", prompt, round=self.moves - 1)
-        return self._read(asked, seat, view, legal)
+        legal_text = ", ".join(legal) or FREE
+        prompt = words(WORDING, self.task, role, question=view, legal=legal_text)
+        reply = player.ask("move", prompt, round=self.moves - 1)
+        return self._read(reply, seat, view, legal)
 
     def _check(self, seat: Any, view: Any, legal: Any) -> None:
         """An error where rules ask for a move as nobody can be asked for one."""
@@ -215,10 +215,10 @@ def outcome(payoffs: Sequence[float] | None, seat: int) -> str | None:
     """
     if payoffs is None:
         return None
-    own = payoffs[seat]
+    own_payoff = payoffs[seat]
     other = payoffs[1 - seat]
-    word = "drawn" if own == other else "won" if own > other else "lost"
-    return f"{word} {own:g}"
+    word = "drawn" if own_payoff == other else "won" if own_payoff > other else "lost"
+    return f"{word} {own_payoff:g}"
 
 
 _OUTCOME = re.compile(r"(won|drawn|lost) (-?[\d.]+(?:e[+-]?\d+)?)")

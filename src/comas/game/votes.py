@@ -37,7 +37,7 @@ async def solved(
 
 def in_turn(agents: Sequence[Agent], count: int) -> list[Agent]:
     """So many places, taken by the agents in turn."""
-    return [agents[place % len(agents)] for place in range(count)]
+    return [agents[index % len(agents)] for index in range(count)]
 
 
 def read(question: Question, turns: Sequence[Turn], task: Task) -> None:

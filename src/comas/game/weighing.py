@@ -31,10 +31,10 @@ def check_choices(choices: Sequence[str], turn: str) -> None:
                 f"turn {turn}: choice {choice!r} to be weighed has half a character (a lone"
                 " surrogate), which no model can say: leave it out"
             )
-    for place, choice in enumerate(choices):
+    for index, choice in enumerate(choices):
         if not choice.strip():
-            raise UserMistake(f"turn {turn}: choice {place} to be weighed is empty: leave it out")
-        if choice in choices[:place]:
+            raise UserMistake(f"turn {turn}: choice {index} to be weighed is empty: leave it out")
+        if choice in choices[:index]:
             raise UserMistake(
                 f"turn {turn}: choice {choice!r} is to be weighed twice: once will do"
             )
@@ -45,19 +45,21 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
 
     `ids` are the tokens of each choice.
     """
-    spelt = [tuple(own) for own in ids]
-    for one, own in zip(choices, spelt, strict=True):
-        if not own:
-            raise UserMistake(f"turn {turn}: choice {one!r} has no token for this model: reword it")
+    spelt = [tuple(tokens) for tokens in ids]
+    for choice, tokens in zip(choices, spelt, strict=True):
+        if not tokens:
+            raise UserMistake(
+                f"turn {turn}: choice {choice!r} has no token for this model: reword it"
+            )
         for other, longer in zip(choices, spelt, strict=True):
-            if one is not other and longer == own:
+            if choice is not other and longer == tokens:
                 raise UserMistake(
-                    f"turn {turn}: choices {one!r} and {other!r} are the same tokens to this model,"
-                    " which may not know these words: reword them"
+                    f"turn {turn}: choices {choice!r} and {other!r} are the same tokens to this"
+                    " model, which may not know these words: reword them"
                 )
-            if one is not other and longer[: len(own)] == own:
+            if choice is not other and longer[: len(tokens)] == tokens:
                 raise UserMistake(
-                    f"turn {turn}: choice {one!r} is the beginning of {other!r} in this model's"
+                    f"turn {turn}: choice {choice!r} is the beginning of {other!r} in this model's"
                     " tokens, so that its weight would hold the other's: reword one of them"
                 )
 

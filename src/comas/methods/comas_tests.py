@@ -91,9 +91,9 @@ async def play(
     testing = words(WORDING, task, "input", **facts)
     authors = dealt(agents, rng, "solution", programs)
     critics = dealt(agents, rng, "evaluation", inputs)
-    asked = [author.ask("solution", solving) for author in authors]
-    asked += [critic.ask("evaluation", testing) for critic in critics]
-    turns = await together(asked)
+    asks = [author.ask("solution", solving) for author in authors]
+    asks += [critic.ask("evaluation", testing) for critic in critics]
+    turns = await together(asks)
     solutions = turns[:programs]
     evaluations = turns[programs:]
     for evaluation in evaluations:
@@ -109,7 +109,7 @@ def dealt(agents: Sequence[Agent], rng: random.Random, role: str, count: int) ->
     """
     able = takers(agents, role) or [choose(agents, rng, role)]  # which says that nobody takes it
     drawn = rng.sample(able, min(len(able), max(1, count // 2)))
-    return [drawn[place % len(drawn)] for place in range(count)]
+    return [drawn[index % len(drawn)] for index in range(count)]
 
 
 def function_of(prompt: str) -> str | None:
@@ -171,7 +171,7 @@ def _ending(text: str) -> str:
     lines = [line.strip() for line in text.strip().split("\n")]
     if lines[-1] != FENCE:
         return lines[-1].strip("`")
-    begins = [place for place, line in enumerate(lines[:-1]) if line.startswith(FENCE)]
+    begins = [index for index, line in enumerate(lines[:-1]) if line.startswith(FENCE)]
     return "\n".join(lines[begins[-1] + 1 : -1]) if begins else ""
 
 
@@ -224,10 +224,10 @@ def _answer(solutions: Sequence[Turn], evaluations: Sequence[Turn]) -> str | Non
     """
     matrix = clusters_of(evaluations)
     largest = [[votes > 0 for votes in agreeing(clusters)] for clusters in matrix.values()]
-    readable = [place for place, turn in enumerate(solutions) if turn.info["readable"]]
+    readable = [index for index, turn in enumerate(solutions) if turn.info["readable"]]
     if not readable:
         return None
-    best = max(readable, key=lambda place: sum(row[place] for row in largest))
+    best = max(readable, key=lambda index: sum(row[index] for row in largest))
     return solutions[best].text
 
 
@@ -280,11 +280,11 @@ def separation(call: str, matrix: Mapping[str, Clusters]) -> float | None:
     if not others:
         return None
     by_program = list(zip(*matrix.values(), strict=True))
-    running = [place for place, row in enumerate(by_program) if set(row) != {None}]
-    own = agreeing(matrix[call])
+    running = [index for index, row in enumerate(by_program) if set(row) != {None}]
+    agreements = agreeing(matrix[call])
     totals = _totals(others)
     return rank_correlation(
-        [int(own[place] > 0) for place in running], [totals[place] for place in running]
+        [int(agreements[index] > 0) for index in running], [totals[index] for index in running]
     )
 
 

@@ -140,9 +140,9 @@ async def _judged(
     scoring.info["side"] = side
     if evaluation is None:
         return None
-    own = defuse(shown)
-    history = words(WORDING, task, "history", work=own, evaluation=defuse(evaluation.text))
-    facts = {"question": question.prompt, "own": own, "history": history}
+    defused = defuse(shown)
+    history = words(WORDING, task, "history", work=defused, evaluation=defuse(evaluation.text))
+    facts = {"question": question.prompt, "own": defused, "history": history}
     prompt = words(WORDING, task, "revision", **facts)
     return await author.ask("revision", prompt, about=evaluation)
 

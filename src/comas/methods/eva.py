@@ -54,8 +54,8 @@ def draw(
         del left[prompt]
     evolving = int(evolve * len(chosen))
     evolved = [
-        Question(id=f"evolve-{place}", prompt=prompt, kind="evolve")
-        for place, prompt in enumerate(chosen[:evolving])
+        Question(id=f"evolve-{index}", prompt=prompt, kind="evolve")
+        for index, prompt in enumerate(chosen[:evolving])
     ]
     return evolved + posing.posed_again(chosen[evolving:], task, questions)
 

@@ -49,8 +49,8 @@ def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:
     counts = {turn.id: grams(turn.text) for turn in everyone}
     novelties: list[float] = []
     for turn in band:
-        own = counts[turn.id]
-        close = {t.id: similarity(own, counts[t.id]) for t in everyone if t is not turn}
+        count = counts[turn.id]
+        close = {t.id: similarity(count, counts[t.id]) for t in everyone if t is not turn}
         within = [close[other.id] for other in band if other is not turn]
         mean = math.fsum(within) / len(within)
         novelties.append(1 - (mean + max(close.values())) / 2)

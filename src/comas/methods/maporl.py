@@ -33,13 +33,13 @@ def settle(
         rounds = [[t for t in episode.turns if t.round == at] for at in range(last + 1)]
         means = [mean([worth[turn.id] for turn in turns]) for turns in rounds]
         for turn in episode.turns:
-            own = worth[turn.id]
-            if own is None:
+            own_worth = worth[turn.id]
+            if own_worth is None:
                 continue
-            turn.reward = _with_later(own, means[turn.round + 1 :], discount)
+            turn.reward = _with_later(own_worth, means[turn.round + 1 :], discount)
             before = worth[turn.about] if turn.about is not None else None
             if before is not None:
-                turn.reward += bonus * (own - before)
+                turn.reward += bonus * (own_worth - before)
 
 
 def _with_later(own: float, later: Sequence[float | None], discount: float) -> float:

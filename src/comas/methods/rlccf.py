@@ -46,8 +46,8 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
     """
     weights: dict[str, float] = {}
     for agent in {turn.agent for turn in turns}:
-        own = [turn for turn in turns if turn.agent == agent]
-        _, weights[agent] = most_frequent(own, task)
+        spoken = [turn for turn in turns if turn.agent == agent]
+        _, weights[agent] = most_frequent(spoken, task)
     readable = [turn for turn in turns if turn.info["answer"] is not None]
     totals: dict[str, float] = {}
     votes: dict[str, int] = {}

@@ -91,8 +91,8 @@ def scored_of(episode: Episode) -> list[Turn]:
 
 def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
     """The mean probability that an answer beats one of these."""
-    own: float = turn.info["mean"]
-    gaps = [own - other.info["mean"] for other in others]
+    own_mean: float = turn.info["mean"]
+    gaps = [own_mean - other.info["mean"] for other in others]
     chances = [sigmoid(sharpness * gap) for gap in gaps]
     return math.fsum(chances) / len(chances)
 

@@ -53,8 +53,8 @@ def load_models(
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     with LOADING:
-        for policy, named in bases.items():
-            base = str(file_of(named)) if is_packaged(named) else named
+        for policy, base_name in bases.items():
+            base = str(file_of(base_name)) if is_packaged(base_name) else base_name
             source, arguments = _place(base, trust_remote_code)
             model = _model(base, source, arguments, dtype, trust_remote_code)
             tokenizers[policy] = _tokenizer(base, source, arguments, trust_remote_code)
@@ -195,8 +195,8 @@ def _check_alike(tokenizers: Mapping[str, Any], bases: Mapping[str, str]) -> Non
 
 def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -> list[int]:
     """Ids that end a turn: the tokenizer's and those of each generation_config.json."""
-    own: int | None = tokenizer.eos_token_id
-    ends: set[int] = set() if own is None else {own}
+    eos_id: int | None = tokenizer.eos_token_id
+    ends: set[int] = set() if eos_id is None else {eos_id}
     sizes: list[int] = []
     for policy, model in models.items():
         size = len(model.get_input_embeddings().weight)
@@ -207,7 +207,9 @@ def _ends(models: Mapping[str, Any], tokenizer: Any, bases: Mapping[str, str]) -
     ends = {i for i in ends if i < size}
     if not ends:
         first = next(iter(bases.values()))
-        beyond = f" but {own}, which is beyond its vocabulary of {size}" if own is not None else ""
+        beyond = (
+            f" but {eos_id}, which is beyond its vocabulary of {size}" if eos_id is not None else ""
+        )
         raise UserMistake(
             f"base {first!r} names no end token{beyond}: set eos_token_id in its"
             " generation_config.json"
@@ -243,15 +245,15 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
             " hosts.<name>.device=cpu"
         )
     try:
-        place = torch.empty(0, device=device).device
+        torch_device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserMistake(
             f"device {device!r} cannot be used here ({reason}): set hosts.<name>.device=cpu"
         ) from error
     if dtype == "auto":
-        dtype = "float32" if place.type == "cpu" else "bfloat16"
-    return place, getattr(torch, dtype)
+        dtype = "float32" if torch_device.type == "cpu" else "bfloat16"
+    return torch_device, getattr(torch, dtype)
 
 
 def _brief(error: Exception) -> str:
@@ -265,18 +267,18 @@ def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
     """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
     where neither can be had.
     """
-    wanted = positions_of(model.config)
+    positions = positions_of(model.config)
     if limit:
-        wanted = min(wanted, limit)
+        positions = min(positions, limit)
     apart = apart_up_to(model.config)
-    if apart is None or wanted <= apart:
-        return wanted
+    if apart is None or positions <= apart:
+        return positions
     LOG.warning(
         "hosts.%s.context is %d, not %d: base %r has LongRoPE, and longer rows would change the"
         " probabilities of the others in their batch",
         name,
         apart,
-        wanted,
+        positions,
         str(model.config.name_or_path),
     )
     return apart

@@ -315,8 +315,8 @@ def beneath(base: str) -> str:
 def positions_of(config: Any) -> int:
     """Tokens that a row of a model with this Hugging Face config may have."""
     text = config.get_text_config()
-    named = [getattr(text, key, None) for key in ("max_position_embeddings", "max_seq_len")]
-    return next((n for n in named if n), UNSAID)
+    sizes = [getattr(text, key, None) for key in ("max_position_embeddings", "max_seq_len")]
+    return next((n for n in sizes if n), UNSAID)
 
 
 def apart_up_to(config: Any) -> int | None:

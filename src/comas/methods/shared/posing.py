@@ -28,8 +28,8 @@ WORDING = {
 def unwritten(examples: Iterable[str]) -> list[Question]:
     """A proposal for each example, still to be written."""
     return [
-        Question(id=f"proposal-{place}", prompt=example, kind="propose")
-        for place, example in enumerate(examples)
+        Question(id=f"proposal-{index}", prompt=example, kind="propose")
+        for index, example in enumerate(examples)
     ]
 
 
