@@ -105,7 +105,7 @@ def unharmed() -> Iterator[None]:
     yield
     mine = f'"owner": {os.getpid()}([^0-9]|$)'
     # which stays, for the next
-    warm = {str(jail.forks().process.pid)} if jail.forks().process else set()
+    warm = {str(jail.FORKS.process.pid)} if jail.FORKS.process else set()
     until = time.monotonic() + 1.0  # what was killed may take a moment to be gone
     while left := set(_pids(mine)) - warm:
         assert time.monotonic() < until, left

@@ -341,12 +341,12 @@ def test_what_sandboxes_are_forked_from_may_be_killed(monkeypatch: pytest.Monkey
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(check, slow, "assert f(1) == 2", names=["f"])
         time.sleep(1)
-        warm = jail.forks().process
+        warm = jail.FORKS.process
         assert warm is not None
         warm.kill()
         assert waiting.result(10).verdict == "failed"  # the machine's fault, not the program's
     assert check(good, "assert f(1) == 2", names=["f"]).verdict == "right"
-    assert jail.forks().process is not warm
+    assert jail.FORKS.process is not warm
 
 
 def test_no_program_sees_what_another_one_did(kind: str) -> None:

@@ -28,10 +28,10 @@ def test_every_level_has_as_many_questions(split: str) -> None:
         assert pick.split_of(tuple(sorted(numbers))) == split
         chosen = [int(n) for n in (question.answer or "").split()]
         answer = f"{chosen[0]} + {chosen[1]} = {sum(chosen[:2])} + {chosen[2]} = {sum(chosen)}"
-        assert pick_levels.verify(question, answer) == "right"
-        assert pick_levels.check(question, answer) == "right"
-        assert pick_levels.verify(question, "1 + 1 = 2") == "wrong"
-        assert pick_levels.shown(question, answer) == f"# {' '.join(map(str, chosen))}"
+        assert pick_levels.task.verify(question, answer) == "right"
+        assert pick_levels.task.check(question, answer) == "right"
+        assert pick_levels.task.verify(question, "1 + 1 = 2") == "wrong"
+        assert pick_levels.task.shown(question, answer) == f"# {' '.join(map(str, chosen))}"
 
 
 def test_posed_puzzles_are_of_the_first_level() -> None:

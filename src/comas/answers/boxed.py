@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from comas.questions.sources import Row, Source
-from comas.types import Question, Task
+from comas.types import Question, Task, Verdict
 
 WORDING = {
     "solution": (
@@ -72,6 +72,8 @@ LONGEST = 1000
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 """How a box begins."""
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+"""A brace, or a character that is escaped."""
 
 
 def benchmark(
@@ -89,14 +91,20 @@ def benchmark(
     return Task(name=source.task, wording={**WORDING, **(wording or {})}, **facts)
 
 
+def compared(found: str | None, right: str | None) -> Verdict:
+    """Right if what was found is the reference; failed where there is none."""
+    if right is None:
+        return "failed"
+    return "right" if found == right else "wrong"
+
+
 def last_box(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}`; None where nothing is boxed, or the last box is
     empty, never closed or too long.
     """
-    for found in reversed(list(BOX.finditer(text))):
-        inside = braced(text[found.end() : found.end() + LONGEST + 1])
-        return inside.strip() or None if inside is not None else None
-    return None
+    boxes = [box.end() for box in BOX.finditer(text)]
+    inside = braced(text[boxes[-1] : boxes[-1] + LONGEST + 1]) if boxes else None
+    return (inside or "").strip() or None
 
 
 def answer_in(text: str, otherwise: re.Pattern[str]) -> str | None:
@@ -113,14 +121,8 @@ def braced(text: str) -> str | None:
     Escaped braces are characters.
     """
     depth = 1
-    escaped = False
-    for place, sign in enumerate(text):
-        if escaped:
-            escaped = False
-        elif sign == "\\":
-            escaped = True
-        else:
-            depth += (sign == "{") - (sign == "}")
-            if depth == 0:
-                return text[:place]
+    for sign in _BRACE.finditer(text):
+        depth += (sign[0] == "{") - (sign[0] == "}")
+        if depth == 0:
+            return text[: sign.start()]
     return None

@@ -163,9 +163,7 @@ def reference(text: str, prompt: str) -> str | None:
 
 def verify(question: Question, text: str) -> Verdict:
     """Right if the boxed letter is the reference's; failed only where there is no reference."""
-    if question.answer is None:
-        return "failed"
-    return "right" if extract(question, text) == question.answer else "wrong"
+    return boxed.compared(extract(question, text), question.answer)
 
 
 def benchmark(source: Source, make: Callable[[Row, str], Question]) -> Task:

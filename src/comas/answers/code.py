@@ -15,12 +15,12 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from comas import sandbox
 from comas.answers import boxed
-from comas.answers.fences import blocks
+from comas.answers.fences import Block, blocks
 from comas.questions.sources import Row, Source, identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Task, Verdict
@@ -64,17 +64,17 @@ def extract(question: Question, text: str) -> str | None:
     """
     text = text.translate(_NO_CODE)
     found = blocks(text, is_whole=lambda program: _tree(program) is not None)
-    fenced = [b.text.strip() for b in found if b.is_python or not b.language]
-    tagged = [b.text.strip() for b in found if b.is_python]
     asked_for = question.meta.get("names") or []
     if not found and asked_for and _defined(text).issuperset(asked_for):
-        fenced = [text.strip()]
+        found = [Block(text.strip(), "python", closed=True)]
+    fenced = [block.text.strip() for block in found if block.is_python or not block.language]
+    tagged = [block.text.strip() for block in found if block.is_python]
     counts = [len(_defined(block).intersection(asked_for)) for block in fenced]
-    most = max(counts) if len(fenced) > 1 else 0
+    most = max(counts, default=0)
     defining = [
         block for block, count in zip(fenced, counts, strict=True) if most and count == most
     ]
-    chosen = defining or (tagged or fenced)[-1:]
+    chosen = defining or tagged or fenced
     if not chosen or not chosen[-1] or _tree(chosen[-1]) is None:
         return None
     program = chosen[-1]
@@ -87,18 +87,18 @@ def _needed(program: str, earlier: list[str]) -> list[str]:
     missing = set(called(program))
     needed: list[str] = []
     for block in reversed(earlier):
-        if not missing:
-            break
-        if _tree(block) is None:
-            continue
-        imports = [n for n in _parsed(block).body if isinstance(n, ast.Import | ast.ImportFrom)]
-        brought = _defined(block) | {
-            (a.asname or a.name).split(".")[0] for n in imports for a in n.names
-        }
+        tree = _tree(block)
+        brought = _defined(block) | _imported(tree.body) if tree else set[str]()
         if missing & brought:
             needed.insert(0, block)
             missing = (missing - brought) | set(called(block))
     return needed
+
+
+def _imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that those of the nodes bring which are imports."""
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(a.asname or a.name).split(".")[0] for node in imports for a in node.names}
 
 
 def _defined(program: str) -> set[str]:
@@ -107,12 +107,11 @@ def _defined(program: str) -> set[str]:
 
     What it imports is none: `from solution import f` stands in blocks that show how `f` is used.
     """
-    try:
-        parsed = _parsed(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _tree(program)
+    if tree is None:
         return {name for found in _DEFINED.findall(program) for name in found if name}
     names: set[str] = set()
-    waiting: list[ast.AST] = list(parsed.body)
+    waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -134,16 +133,22 @@ def _parsed(program: str) -> ast.Module:
         return ast.parse(program)
 
 
-def _tree(program: str) -> str | None:
+def _tree(program: str) -> ast.Module | None:
+    """The syntax tree; None where the text is no Python, or too deep to be written out."""
     try:
-        return ast.dump(_parsed(program))
+        tree = _parsed(program)
+        ast.dump(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return tree
 
 
 def same(a: str, b: str) -> bool:
     """Whether two programs are the same but for comments and spaces."""
-    return a == b or (_tree(a) is not None and _tree(a) == _tree(b))
+    if a == b:
+        return True
+    one, other = _tree(a), _tree(b)
+    return one is not None and other is not None and ast.dump(one) == ast.dump(other)
 
 
 def ballot(question: Question, program: str, before: str = "") -> str | None:
@@ -193,9 +198,8 @@ def examples(prompt: str) -> str:
 
 def _asserts(text: str) -> bool:
     """Whether a text is Python that contains an assert."""
-    return _tree(text) is not None and any(
-        isinstance(n, ast.Assert) for n in ast.walk(_parsed(text))
-    )
+    tree = _tree(text)
+    return tree is not None and any(isinstance(n, ast.Assert) for n in ast.walk(tree))
 
 
 def _calls(prompt: str, name: str) -> Iterator[str]:
@@ -203,14 +207,13 @@ def _calls(prompt: str, name: str) -> Iterator[str]:
     for start in re.finditer(rf"(?<![\w.]){name}\(", prompt):
         for end in itertools.islice(re.finditer(r"\)", prompt[start.end() :]), CLOSING):
             text = " ".join(prompt[start.start() : start.end() + end.end()].split("\n"))
-            if _tree(text) is not None:
-                if _literal(text):
+            if (tree := _tree(text)) is not None:
+                if _is_literal_call(tree.body[0]):
                     yield text
                 break
 
 
-def _literal(call: str) -> bool:
-    node = _parsed(call).body[0]
+def _is_literal_call(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
     given = [*node.value.args, *[k.value for k in node.value.keywords]]
@@ -272,19 +275,15 @@ def not_in_the_sandbox(tests: str) -> str | None:
     """The first module that tests import and the standard library has not; None where there is
     none, or where they are no Python.
     """
-    try:
-        tree = _parsed(tests)
-    except SyntaxError:
-        return None
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        for name in names:
-            module = name.split(".")[0]
-            if module not in sys.stdlib_module_names:
-                return module
-    return None
+    tree = _tree(tests)
+    modules: list[str] = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.append(node.module)
+    names = [module.split(".")[0] for module in modules]
+    return next((name for name in names if name not in sys.stdlib_module_names), None)
 
 
 def called(tests: str, setup: str = "") -> list[str]:
@@ -300,11 +299,9 @@ def called(tests: str, setup: str = "") -> list[str]:
             own.add(node.name)
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             own |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        elif isinstance(node, ast.Import) or (
-            isinstance(node, ast.ImportFrom) and node.module != "solution"
-        ):
-            own |= {(a.asname or a.name).split(".")[0] for a in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif not (isinstance(node, ast.ImportFrom) and node.module == "solution"):
+            own |= _imported([node])
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
     used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     return list(

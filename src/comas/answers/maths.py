@@ -8,6 +8,7 @@ so that no verdict depends on what was asked before it. Leaves out: proofs.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -143,21 +144,20 @@ def same(a: str, b: str) -> bool:
     by_writing = notation.decided(a, b)
     if by_writing is not None:
         return by_writing
-    try:
-        if not (digests(a) and digests(b)):
-            return _unless_broken_down(False)
-        return equal(a, b)
-    except WorkerFailed:
-        return _unless_broken_down(False)
+    with contextlib.suppress(WorkerFailed):
+        if digests(a) and digests(b):
+            return equal(a, b)
+    check_works()
+    return False
 
 
-def _unless_broken_down(outcome: bool) -> bool:
+def check_works() -> None:
+    """Raise HostFailure where the checker does not answer at all."""
     if not works():
         raise HostFailure(
             "the checker of mathematics broke down; `python -m comas.answers.maths_worker`"
             " shows why"
         )
-    return outcome
 
 
 def extract(question: Question, text: str) -> str | None:

@@ -26,15 +26,13 @@ _TEXT = re.compile(
 
 _CHARACTERS = str.maketrans(
     {
-        "−": "-",
-        "–": "-",
+        **dict.fromkeys("−–－", "-"),
         "∞": r"\infty ",
         "×": r"\times ",
         "·": r"\cdot ",
         "°": r"^\circ ",
         "π": r"\pi ",
         "∅": r"\emptyset ",
-        "－": "-",
         **dict.fromkeys("€£¥₹¢", ""),
     }
 )
@@ -73,7 +71,7 @@ def in_latex(text: str) -> str:
     out = _VULGAR.sub(_as_fraction, out)
     out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
     out = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", out)
-    return out.translate(_CHARACTERS).replace("\u2212", "-")
+    return out.translate(_CHARACTERS)
 
 
 def _as_fraction(found: re.Match[str]) -> str:
@@ -290,10 +288,9 @@ def _endless(whole: str, first: str, period: str) -> str:
     return rf"\frac{{{value}}}{{{nines}}}"
 
 
-_CHAIN = re.compile(r"([^<>=]+?)(<=|<|>=|>)[a-zA-Z](<=|<|>=|>)([^<>=]+)")
-_BOUND = re.compile(r"[a-zA-Z](<=|<|>=|>)([^<>=]+)|([^<>=]+?)(<=|<|>=|>)[a-zA-Z]")
+_BOUNDS = re.compile(r"(?:([^<>=]+?)(<=|<|>=|>))??[a-zA-Z](?:(<=|<|>=|>)([^<>=]+))?")
+"""An unknown between two bounds, or beside one."""
 _OR = re.compile(r"\\(?:text|mbox)\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])|\bor\b")
-_TURNED = str.maketrans("<>", "><")
 
 
 def as_interval(text: str) -> str:
@@ -313,18 +310,15 @@ def _interval(text: str) -> str | None:
     )
     out = out.replace("≤", "<=").replace("≥", ">=").replace(r"\lt", "<").replace(r"\gt", ">")
     out = re.sub(r"\s", "", out)
-    if found := _CHAIN.fullmatch(out):
-        if found[2][0] != found[3][0]:
-            return None
-        ends = (found[1], found[2], found[3], found[4])
-        low, left, right, high = ends if found[2][0] == "<" else ends[::-1]
-        return f"{'[' if '=' in left else '('}{low},{high}{']' if '=' in right else ')'}"
-    found = _BOUND.fullmatch(out)
+    found = _BOUNDS.fullmatch(out)
     if found is None:
         return None
-    relation = found[1] or found[4].translate(_TURNED)
-    bound = found[2] or found[3]
-    closed = "=" in relation
-    if relation[0] == ">":
-        return rf"{'[' if closed else '('}{bound},\infty)"
-    return rf"(-\infty,{bound}{']' if closed else ')'}"
+    low, left, right, high = found.groups()
+    relations = {relation[0] for relation in (left, right) if relation}
+    if len(relations) != 1:
+        return None
+    if ">" in relations:
+        low, left, right, high = high, right, left, low
+    opening = "[" if "=" in (left or "") else "("
+    closing = "]" if "=" in (right or "") else ")"
+    return opening + (low or r"-\infty") + "," + (high or r"\infty") + closing

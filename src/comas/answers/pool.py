@@ -58,19 +58,19 @@ class Workers:
         Raises WorkerFailed.
         """
         worker = self._idle.get()
+        kept = None
         try:
             if worker is None or worker.poll() is not None:
                 worker = self._start()
+                self._exchange(worker, "", START)  # it says when it is ready
             found = self._exchange(worker, json.dumps(request) + "\n", self.limit)
-        except BaseException:
-            if worker is not None:
+            full = str(found.get("error", "")).startswith("MemoryError")
+            # what it had read before is none of the next request's business
+            kept = None if full else worker
+        finally:
+            if worker is not None and kept is None:
                 self._end(worker)
-            self._idle.put(None)
-            raise
-        full = str(found.get("error", "")).startswith("MemoryError")
-        if full:  # what it had read before is none of the next request's business
-            self._end(worker)
-        self._idle.put(None if full else worker)
+            self._idle.put(kept)
         if "error" in found:
             raise WorkerFailed(found["error"], lasting=not full)
         return found["answer"]
@@ -89,18 +89,13 @@ class Workers:
             env={
                 **os.environ,
                 "PYTHONPATH": python_path(),
+                # one order of sets in every process, for what depends on it
                 "PYTHONHASHSEED": "0",
             },
-            # with one order of sets in every process, for what depends on it
             text=True,
             encoding="ascii",
         )
         self._alive.add(worker)
-        try:
-            self._exchange(worker, "", START)  # it says when it is ready
-        except BaseException:
-            self._end(worker)
-            raise
         return worker
 
     def _exchange(self, worker: subprocess.Popen[str], line: str, limit: float) -> dict[str, Any]:

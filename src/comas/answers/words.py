@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from comas.answers.boxed import last_box
+from comas.answers.boxed import compared, last_box
 from comas.types import Question, Verdict
 
 _LATEX = re.compile(
@@ -29,9 +29,8 @@ def extract(question: Question, text: str) -> str | None:
 
 def verify(question: Question, text: str) -> Verdict:
     """Right if the words are those of the reference; failed where there is none."""
-    if question.answer is None:
-        return "failed"
-    return "right" if extract(question, text) == _plain(question.answer) else "wrong"
+    right = _plain(question.answer) if question.answer is not None else None
+    return compared(extract(question, text), right)
 
 
 def _plain(text: str) -> str:

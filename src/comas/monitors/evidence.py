@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -55,34 +56,26 @@ class Evidence:
 
     def add(self, values: Sequence[float], bound: float) -> None:
         """Count the values of one more step, all in [0, 1]; none where the step has none."""
-        gains = np.zeros(len(FRACTIONS))
+        gains = np.zeros(len(FRACTIONS))  # per stake, what the step adds to the log capital
         if values and bound < MOST:
             array = np.asarray(values, dtype=np.float64)
-            gains = self._gains(array, bound)
+            if array.min() < 0.0 or array.max() > 1.0:
+                raise ValueError(f"values from 0 to 1 are wanted: {array.min()} to {array.max()}")
+            surprise = array / max(bound, 1e-9) - 1.0
+            gains = np.log1p(np.asarray(FRACTIONS)[:, None] * surprise).sum(axis=1)
         beginning = self._idle + np.log(CHANCE)
         self._idle += np.log1p(-CHANCE)
         self._betting = np.logaddexp(self._betting, beginning) + gains
-        self._note_lowest()
+        # where a bet would best have begun
+        lower = self._sums < self._lowest
+        self._lowest = np.where(lower, self._sums, self._lowest)
+        self._since = np.where(lower, self.steps, self._since)
         self._sums = self._sums + gains
         self.steps += 1
 
     def begin_here(self) -> None:
         """No change is older than this: what came before is what later steps are compared with."""
         self._since[:] = self.steps
-
-    def _gains(self, values: np.ndarray, bound: float) -> np.ndarray:
-        """Per stake, what a step adds to the log capital."""
-        if values.min() < 0.0 or values.max() > 1.0:
-            raise ValueError(f"values from 0 to 1 are wanted: {values.min()} to {values.max()}")
-        surprise = values / max(bound, 1e-9) - 1.0
-        stakes = np.asarray(FRACTIONS)[:, None]
-        return np.log1p(stakes * surprise).sum(axis=1)
-
-    def _note_lowest(self) -> None:
-        """Remember where a bet would best have begun."""
-        lower = self._sums < self._lowest
-        self._lowest = np.where(lower, self._sums, self._lowest)
-        self._since = np.where(lower, self.steps, self._since)
 
     @property
     def log(self) -> float:
@@ -172,7 +165,7 @@ class Trial:
             if reading is not None and reading.values:
                 self.evidence.begin_here()
             return False
-        read = (self.evidence.steps, _mean(reading))
+        read = (self.evidence.steps, fmean(reading.values))
         self.latest = [*self.latest, read][-LATEST:]
         self.evidence.add(reading.values, bound)
         if self.alarmed or self.evidence.log < self.level:
@@ -206,7 +199,7 @@ class Trial:
         """The mean of the latest readings, of those since the change began."""
         since = self.evidence.since
         means = [mean for step, mean in self.latest if step >= since]
-        return math.fsum(means) / len(means) if means else math.nan
+        return fmean(means) if means else math.nan
 
     def as_record(self) -> dict[str, Any]:
         """All that has to be known to go on, as JSON."""
@@ -242,7 +235,3 @@ def seen_after(hypothesis: Hypothesis, error: float, expected: Expected, steps: 
         if trial.hear(Reading(values, expected.start, expected.behind)):
             return step + 1
     return None
-
-
-def _mean(reading: Reading) -> float:
-    return math.fsum(reading.values) / len(reading.values)

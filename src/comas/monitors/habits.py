@@ -17,14 +17,13 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from comas.game.agent import Agent, derive_seed, takers, together
-from comas.game.play import Scene, play_all, unlabelled
+from comas.game.play import Scene, unlabelled
 from comas.game.prompts import solving
 from comas.game.votes import agrees, in_turn, read
 from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
-from comas.monitors.planting import is_posed, seated
+from comas.monitors.planting import is_posed, play_aside, seated
 from comas.types import Episode, Question, Task, Turn
 
 POOL = 64
@@ -67,10 +66,11 @@ class Habits(Monitor):
         pool = _rephrasable(scene.permitted, [game.question for game in episodes])[:POOL]
         solutions = [turn for game in episodes for turn in game.turns if turn.role == "solution"]
         cost = 2 * ANSWERS * sum(turn.tokens for turn in solutions) / max(1, len(solutions))
-        most = max(1.0, SHARE * _tokens(episodes) / max(1.0, cost))
+        in_step = sum(turn.tokens for game in episodes for turn in game.turns)
+        most = max(1.0, SHARE * in_step / max(1.0, cost))
         at_start, rate = self.allowance.divide(POOL, cost, most, cost)
         asked = list(itertools.islice(itertools.cycle(pool), at_start))
-        games = await _ask_twice(seated(scene, bench), asked, "habits-start")
+        games = await play_aside(seated(scene, bench), _answer_both, asked, "habits-start")
         values = values_of(games, scene.permitted)
         if not values:
             return
@@ -96,7 +96,7 @@ class Habits(Monitor):
         drawn = rng.choices(self.memory["questions"], k=due(self.memory["rate"], step))
         questions = [Question(**record) for record in drawn]
         scene = seated(scene, self.memory["bench"])
-        games = await _ask_twice(scene, questions, f"{step}-habits")
+        games = await play_aside(scene, _answer_both, questions, f"{step}-habits")
         self.seen = values_of(games, scene.permitted)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
@@ -124,21 +124,10 @@ def _rephrasable(task: Task, questions: Sequence[Question]) -> list[Question]:
     return found
 
 
-async def _ask_twice(scene: Scene, questions: Sequence[Question], occasion: str) -> list[Episode]:
-    """Have each question answered `ANSWERS` times as it is, then as often rephrased; a game per
-    question, in their order.
-    """
-    # a name of its own: a question may be asked several times
-    named = [replace(q, id=f"{q.id}#{place}") for place, q in enumerate(questions)]
-    method = replace(scene.method, play=_answer_both)
-    quiet = replace(scene, method=method, keep=False)
-    return await play_all(quiet, named, occasion)
-
-
 async def _answer_both(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task
 ) -> None:
-    """Ask the same agents for solutions to both wordings, side by side."""
+    """Ask the same agents for `ANSWERS` solutions to both wordings, side by side."""
     rephrase = task.rephrase
     rephrased = rephrase(question, rng) if rephrase is not None else None
     if rephrased is None:
@@ -180,7 +169,3 @@ def _agreement(pairs: Iterable[tuple[Turn, Turn]], task: Task) -> float:
         answer = one.info["answer"]
         agreeing.append(answer is not None and agrees(other, answer, task))
     return sum(agreeing) / len(agreeing)
-
-
-def _tokens(games: Sequence[Episode]) -> int:
-    return sum(turn.tokens for game in games for turn in game.turns)

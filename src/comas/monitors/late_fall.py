@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import fmean
 
 from comas.monitors.evidence import highest_mean
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
@@ -44,6 +45,6 @@ class LateFall(Monitor):
         measured = self.memory.get("measured", 0) + 1
         # the m-th of endlessly many has the part 6 / (pi m)^2 of the error
         error = ERROR * 6.0 / (math.pi * measured) ** 2
-        low = 1.0 - highest_mean(math.fsum(wrong) / len(wrong), len(wrong), error)
+        low = 1.0 - highest_mean(fmean(wrong), len(wrong), error)
         self.memory = {"best": max(before, low), "measured": measured}
         return {"fallen": Reading(wrong, start=1.0 - before)}

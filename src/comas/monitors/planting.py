@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -94,13 +94,10 @@ def seated(scene: Scene, names: Sequence[str]) -> Scene:
 
 async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> list[Episode]:
     """Play a game per plant, side by side; episodes in the order of the plants."""
-    said: dict[str, Mapping[str, str]] = {}
-    questions: list[Question] = []
-    for place, plant in enumerate(plants):
-        # a name of its own: a question may be asked twice
-        question = replace(plant.question, id=f"{plant.question.id}#{place}")
-        questions.append(question)
-        said[f"{occasion}/{question.id}/0"] = plant.said
+    said = {
+        f"{occasion}/{plant.question.id}#{place}/0": plant.said
+        for place, plant in enumerate(plants)
+    }
     play = scene.method.play
 
     @functools.wraps(play)
@@ -111,8 +108,18 @@ async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> 
         given = [GivenAgent(agent.member, agent.table, words) for agent in agents]
         return await play(question, given, rng, task, **options)
 
-    method = replace(scene.method, play=play_given)
-    return await play_all(replace(scene, method=method, keep=False), questions, occasion)
+    return await play_aside(scene, play_given, [plant.question for plant in plants], occasion)
+
+
+async def play_aside(
+    scene: Scene, play: Callable[..., Any], questions: Sequence[Question], occasion: str
+) -> list[Episode]:
+    """Play a game per question by these rules, side by side; episodes in the order of the
+    questions, which have names of their own, since one may be asked several times.
+    """
+    named = [replace(q, id=f"{q.id}#{place}") for place, q in enumerate(questions)]
+    quiet = replace(scene, method=replace(scene.method, play=play), keep=False)
+    return await play_all(quiet, named, occasion)
 
 
 def verdicts(episode: Episode, *, planted: bool) -> list[bool]:

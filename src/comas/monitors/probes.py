@@ -91,7 +91,10 @@ class Probes(Monitor):
                 f" planted work, and below {FEWEST} nothing can be seen"
             )
         plants = plants_of(games, scene)
-        plants["proven"] = await _accepted_again(scene, plants["proven"])
+        # judges have to accept them once more
+        again = await play_planted(scene, plants["proven"], "probes-again")
+        judged_again = zip(plants["proven"], again, strict=True)
+        plants["proven"] = [plant for plant, game in judged_again if _bad("proven", game) == [0.0]]
         start: dict[str, float] = {}
         counts: dict[str, int] = {}
         for kind, of_kind in plants.items():
@@ -177,13 +180,6 @@ def _is_same(task: Task, question: Question, text: str, other: str) -> bool:
     own = task.extract(question, text)
     others = task.extract(question, other)
     return own is not None and others is not None and task.same(own, others)
-
-
-async def _accepted_again(scene: Scene, plants: Sequence[Plant]) -> list[Plant]:
-    """Those plants that judges accept when they are shown once more."""
-    games = await play_planted(scene, plants, "probes-again")
-    judged = zip(plants, games, strict=True)
-    return [plant for plant, game in judged if _bad("proven", game) == [0.0]]
 
 
 def _work(game: Episode, scene: Scene) -> str | None:

@@ -80,14 +80,24 @@ class Source:
         by_id: dict[str, Question] = {}
         for row, where in self.rows(split, path):
             question = make(row, where)
-            known = by_id.get(question.id, question).answer
+            known = by_id.get(question.id, question).answer or question.answer
             # other tests of one program contradict nothing
-            if self.hub is None and question.kind != "coding" and known and question.answer:
-                self._check_the_same(known, question, where)
+            one_answer = self.hub is None and question.kind != "coding"
+            if one_answer and question.answer and question.answer != known:
+                raise UserMistake(
+                    f"{where}: task {self.task} has read this question with another answer,"
+                    f" {str(known)[:60]!r}, and here it is {question.answer[:60]!r}: leave one out"
+                    f" ({question.prompt[:60]!r})"
+                )
             if question.id not in by_id or question.answer is not None:
                 by_id[question.id] = question
-        keep = keep or (lambda question: self._is_of(split, question.prompt))
-        chosen = [question for question in by_id.values() if keep(question)]
+
+        def in_split(question: Question) -> bool:
+            """Whether a text falls into the split, which the whole file is without a share."""
+            shares = self.shares
+            return split not in shares or split_of_text(self.task, question.prompt, shares) == split
+
+        chosen = [question for question in by_id.values() if (keep or in_split)(question)]
         if by_id and not chosen:
             place = path or os.environ.get("COMAS_DATA") or self.hub
             raise UserMistake(
@@ -97,19 +107,6 @@ class Source:
             )
         random.Random(f"{self.task} {split} {seed}").shuffle(chosen)
         return chosen[:limit]
-
-    def _is_of(self, split: str, prompt: str) -> bool:
-        """Whether a text falls into a split, which the whole file is where it has no share."""
-        return split not in self.shares or split_of_text(self.task, prompt, self.shares) == split
-
-    def _check_the_same(self, known: str, question: Question, where: str) -> None:
-        """Raise UserMistake where a question has had another answer."""
-        if question.answer != known:
-            raise UserMistake(
-                f"{where}: task {self.task} has read this question with another answer,"
-                f" {known[:60]!r}, and here it is {str(question.answer)[:60]!r}: leave one out"
-                f" ({question.prompt[:60]!r})"
-            )
 
     def rows(self, split: str, path: str | None) -> Iterator[tuple[Row, str]]:
         """Rows of a split, each with where it stands. Raises UserMistake."""
@@ -123,45 +120,36 @@ class Source:
                 f"COMAS_DATA is {place}: there is no such folder; correct the variable, or unset it"
                 " to read the hub"
             )
-        file = self._file(Path(place), split) if place else None
+        file = Path(place) if place else None
+        if file is not None and file.is_dir():
+            file /= self._file_name(split)
         if file is None or (path is None and self.hub and not file.exists()):
             yield from self._checked(self._hub_rows(split), f"{self.hub} row ")
         else:
             yield from self._checked(_lines(file, self.task), f"{file}:")
-
-    def _file(self, place: Path, split: str) -> Path:
-        """The file of a split in a folder; a file is that of every split."""
-        if not place.is_dir():
-            return place
-        return place / self._file_name(split)
 
     def _file_name(self, split: str) -> str:
         part = self.splits[split] if split in self.shares else split
         return self.files.get(split, f"{self.task}_{part}.jsonl")
 
     def _checked(self, rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[Row, str]]:
+        kinds: dict[str, Any] = dict.fromkeys(self.columns, str)
+        kinds |= dict.fromkeys(self.values, str | int | float)
         for number, row in rows:
             place = f"{where}{number}"
-            if not self._is_complete(row):
-                columns = [f"`{column}`" for column in self.columns + self.values]
-                names = ", ".join(columns)
+            if not isinstance(row, Mapping) or not all(
+                isinstance(row.get(column), kind) for column, kind in kinds.items()
+            ):
+                names = ", ".join(f"`{column}`" for column in kinds)
                 raise UserMistake(
                     f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
                     + ("" if isinstance(row, Mapping) else f"; {WANTED}")
                 )
-            if any(_SURROGATE.search(str(row[column])) for column in self.columns + self.values):
+            if any(_SURROGATE.search(str(row[column])) for column in kinds):
                 raise UserMistake(
                     f"{place}: half a character (a lone surrogate) stands in one of its texts"
                 )
             yield row, place
-
-    def _is_complete(self, row: Any) -> bool:
-        """Whether a row has all columns, as text or as a number."""
-        if not isinstance(row, Mapping):
-            return False
-        if not all(isinstance(row.get(column), str) for column in self.columns):
-            return False
-        return all(isinstance(row.get(column), str | int | float) for column in self.values)
 
     def _hub_rows(self, split: str) -> Iterator[tuple[int, Any]]:
         local = (
@@ -218,19 +206,14 @@ def identity(task: str, prompt: str) -> str:
     return f"{task}-{digest[:16]}"
 
 
-def place(task: str, prompt: str) -> float:
-    """Where in [0, 1) a question falls, by its text alone: the parts of a file are cut there."""
-    digest = hashlib.sha256(f"{task} {prompt}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
 def split_of_text(task: str, text: str, shares: Mapping[str, float]) -> str:
-    """The split of a task that a text belongs to.
+    """The split of a task that a text belongs to, by its text alone: a hash says where it falls.
 
     `shares` has the share of each split, in the order in which the hash is cut; what rounding
     leaves over is the last one's.
     """
-    rest = place(task, text)
+    digest = hashlib.sha256(f"{task} {text}".encode("utf-8", "surrogatepass")).digest()
+    rest = int.from_bytes(digest[:8], "big") / 2**64
     for name, share in shares.items():
         if rest < share:
             return name

@@ -72,16 +72,11 @@ def printed():
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             tree = ast.parse(SOURCE)
-            last = tree.body[-1] if tree.body else None
-            value = None
-            if isinstance(last, ast.Expr):
-                tree.body.pop()
-                exec(compile(tree, "<program>", "exec"), space)
-                value = eval(compile(ast.Expression(last.value), "<program>", "eval"), space)
-            else:
-                exec(compile(tree, "<program>", "exec"), space)
-            if value is not None:
-                print(repr(value))
+            shown = []
+            if tree.body and isinstance(tree.body[-1], ast.Expr):
+                shown = [tree.body.pop()]
+            exec(compile(tree, "<program>", "exec"), space)
+            exec(compile(ast.Interactive(shown), "<program>", "single"), space)
         except SystemExit as end:
             raised = end.code not in (None, 0)
         except Exception as error:
@@ -163,17 +158,13 @@ def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
         for jail in jails:
             greet(jail, began + 30)
             jail.enclose()
-        told = _carry(
-            *jails,
-            case=json.dumps(case).encode() + b"\n",
-            deadline=time.monotonic() + limits.seconds,
-        )
+        line = json.dumps(case).encode() + b"\n"
+        told = _carry(*jails, case=line, deadline=time.monotonic() + limits.seconds)
         if any(jail.orphaned() for jail in jails):
             raise Broken("the process that forks sandboxes was killed")
+        return told
     except OSError as error:
         raise Broken(str(error)) from error
-    else:
-        return told
     finally:
         for jail in jails:
             jail.end()

@@ -60,17 +60,12 @@ class Group:
     def end(self) -> None:
         """Remove the control group once its last process is gone."""
         deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
+        while self.path.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
                 os.rmdir(self.path)
-            except FileNotFoundError:
                 return
-            except OSError:
-                if time.monotonic() > deadline:
-                    return  # an empty folder costs nothing; `place` removes it another time
-                time.sleep(0.001)
-            else:
-                return
+            time.sleep(0.001)
+        # an empty folder that is left costs nothing; `place` removes it another time
 
     def _write(self, name: str, value: int) -> None:
         # which makes none: a folder without them is no group

@@ -14,7 +14,7 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 30.0
@@ -22,13 +22,14 @@ PATIENCE = 30.0
 
 
 class Forks:
-    """`command` is started when a fork is first asked for, and again when it has died.
+    """The command that `command` makes is started when a fork is first asked for, and again when it
+    has died.
 
     Any thread may ask.
     """
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        self.command = list(command)
+    def __init__(self, command: Callable[[], list[str]], environment: dict[str, str]) -> None:
+        self.command = command
         self.environment = environment
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -77,7 +78,7 @@ class Forks:
         socket.send_fds(self._line, [message], fds)
         said = self._line.recv(1 << 16)
         if not said:
-            raise ConnectionResetError(f"the process that forks sandboxes ended: {self.command[0]}")
+            raise ConnectionResetError("the process that forks sandboxes ended")
         return json.loads(said), source
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -85,7 +86,7 @@ class Forks:
         self._line.settimeout(PATIENCE)
         with theirs:
             self.process = started = subprocess.Popen(
-                self.command,
+                self.command(),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -20,9 +20,8 @@ import select
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -41,8 +40,6 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """The whole environment of a sandbox: texts in a set have the same order in every run, so that a
 verdict can be had again.
 """
-_MAKING = threading.Lock()
-"""Held while the forks are looked up, or made."""
 _uids = itertools.count(os.getpid() % 20_000 * 10_000)
 
 
@@ -94,15 +91,8 @@ def _command(*told: str) -> list[str]:
     return [python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
 
 
-def forks() -> Forks:
-    """Where sandboxes come from that build their own walls: one for all threads."""
-    with _MAKING:  # a cache makes one for each thread that asks before the first is there
-        return _forks()
-
-
-@lru_cache
-def _forks() -> Forks:
-    return Forks(_command("forks", f'"owner": {os.getpid()}'), ENVIRONMENT)
+FORKS = Forks(lambda: _command("forks", f'"owner": {os.getpid()}'), ENVIRONMENT)
+"""Where sandboxes come from that build their own walls: one for all threads."""
 
 
 class Jail:
@@ -118,17 +108,8 @@ class Jail:
         # a program can make its tests take long, which is then for the limit on the whole to say:
         # they never end without a verdict
         cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
-        told = {
-            "side": side,
-            "walls": kind,
-            "uid": self.uid,
-            "cpu": cpu,
-            "memory": limits.memory,
-            "disk": limits.disk,
-            "files": limits.files,
-            "processes": limits.processes,
-            "owner": os.getpid(),
-        }
+        own = {"side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "owner": os.getpid()}
+        told = asdict(limits) | own
         if kind != "none":
             told["filter"] = instructions(platform.machine()).hex()
         if kind == "unshare":
@@ -139,7 +120,7 @@ class Jail:
         (theirs, stdin), (stdout, said) = os.pipe(), os.pipe()
         try:
             if kind == "unshare":
-                self.pid, self._source = forks().born(told, theirs, said)
+                self.pid, self._source = FORKS.born(told, theirs, said)
             else:
                 self.process = subprocess.Popen(
                     [*_walls(kind, limits), *_command(json.dumps(told))],
@@ -195,7 +176,7 @@ class Jail:
         if self.process is None:
             # what it was forked from is gone, which has taken it along
             with contextlib.suppress(OSError):
-                forks().bury(self.pid)
+                FORKS.bury(self.pid)
         else:
             self.process.kill()
             self.process.wait()

@@ -64,13 +64,11 @@ def _told(receive: Any) -> Any:
         raise _Gone
     told = json.loads(line)
     if "error" in told:
-        kind = getattr(builtins, str(told["error"]), None)
-        known = isinstance(kind, type) and issubclass(kind, Exception)
-        # would end a loop of the tests as if all of it had held
-        if told["error"] == "StopIteration":
-            known = False
-        made: Any = kind if known else RuntimeError
-        raise made(told.get("text", "") if known else f"{told['error']}: {told.get('text', '')}")
+        kind: Any = getattr(builtins, str(told["error"]), None)
+        text = told.get("text", "")
+        # a StopIteration would end a loop of the tests as if all of it had held
+        known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
+        raise kind(text) if known else RuntimeError(f"{told['error']}: {text}")
     return told
 
 
@@ -95,8 +93,13 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
         if "value" in case:
             say("right", value=_Asked(case["value"], receive, send)())
         elif "seen" in case:
+            import hashlib
+
             _call_all(space, tests)
-            say("right", seen=_summed(case["seen"]))
+            seen = case["seen"]
+            values = sum(one[0] == "gave" for one in seen)
+            digest = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+            say("right", seen={"calls": len(seen), "values": values, "digest": digest})
         elif _passes(case, space, tests, receive, send):
             say("right")
         else:
@@ -222,11 +225,3 @@ def _call_all(space: dict[str, Any], tests: ast.Module) -> None:
             exec(compile(module, "<calls>", "exec"), space)
         except Exception:  # noqa: BLE001 - the program's, or an example that does not run
             continue
-
-
-def _summed(seen: list[Any]) -> dict[str, Any]:
-    import hashlib
-
-    values = sum(one[0] == "gave" for one in seen)
-    digest = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
-    return {"calls": len(seen), "values": values, "digest": digest}

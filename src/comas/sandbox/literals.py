@@ -42,8 +42,12 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
         raise NotLiteral("too deep or too large")
     if isinstance(value, int) and abs(value) >= LONG:
         return ["int", hex(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value if isinstance(value, bool | None) else _basic(value)
+    if value is None or isinstance(value, bool):
+        return value
+    kind: Any
+    for kind in (int, float, str):
+        if isinstance(value, kind):  # of the kind itself, whatever a subclass says
+            return kind(value)
     if isinstance(value, complex):
         return ["complex", value.real, value.imag]
     if isinstance(value, bytes):
@@ -51,20 +55,12 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     if isinstance(value, dict):
         pairs = dict.items(value)
         return ["dict", *[[encode(part, depth - 1, count) for part in pair] for pair in pairs]]
-    kind: Any
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):  # by the kind's own iterator, whatever a subclass says
             return [kind.__name__, *[encode(x, depth - 1, count) for x in kind.__iter__(value)]]
     if EXACT.get(type(value).__module__) == type(value).__name__:
         return [type(value).__name__, str(value)]
     raise NotLiteral(f"a {type(value).__name__} is no literal value")
-
-
-def _basic(value: Any) -> Any:
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def decode(told: Any, depth: int = DEPTH) -> Any:

@@ -8,7 +8,10 @@ outside), what the filter of system calls says (`filter`).
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import resource
 import signal
 import sys
 
@@ -16,14 +19,9 @@ TYPE_CHECKING = False  # importing typing takes three milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
-CLONE = {
-    "user": 0x10000000,
-    "mount": 0x00020000,
-    "pid": 0x20000000,
-    "net": 0x40000000,
-    "ipc": 0x08000000,
-    "uts": 0x04000000,
-}
+NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
+"""Flags of `unshare`: mounts, processes, the network, IPC, the name of the host."""
+OF_USERS = 0x10000000
 READ_ONLY = 1
 NO_SUID = 2
 NO_DEV = 4
@@ -46,13 +44,10 @@ def enter(limits: dict[str, Any]) -> None:
 
     Raises OSError.
     """
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
-    kinds = ["mount", "pid", "net", "ipc", "uts"] + (["user"] if limits["uid"] is None else [])
     uid = os.getuid()
     gid = os.getgid()
-    _call(libc.unshare, sum(CLONE[k] for k in kinds))
+    _call(libc.unshare, NAMESPACES | (OF_USERS if limits["uid"] is None else 0))
     if limits["uid"] is None:
         for name, text in (
             ("setgroups", "deny"),
@@ -80,18 +75,14 @@ def enter(limits: dict[str, Any]) -> None:
 
 
 def _call(function: Any, *given: Any) -> None:
-    import ctypes
-
     if function(*given) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{function.__name__}: {os.strerror(error)}")
+        code = ctypes.get_errno()
+        raise OSError(code, f"{function.__name__}: {os.strerror(code)}")
 
 
 def _mount(
     libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = ""
 ) -> None:
-    import ctypes
-
     coded = [x.encode() if x is not None else None for x in (source, target, kind)]
     _call(libc.mount, *coded, ctypes.c_ulong(flags), data.encode() or None)
 
@@ -137,8 +128,6 @@ def _root(libc: Any, limits: dict[str, Any]) -> None:
 
 def limit(limits: dict[str, Any]) -> None:
     """What the kernel counts per process or per user."""
-    import resource
-
     if sys.platform == "darwin":  # which refuses some of them
         return
     wanted = {
@@ -165,8 +154,6 @@ def limit(limits: dict[str, Any]) -> None:
 
 
 def _drop(libc: Any, uid: int | None) -> None:
-    import ctypes
-
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -178,9 +165,6 @@ def _drop(libc: Any, uid: int | None) -> None:
 
 def takes_filters(libc: Any, limits: dict[str, Any]) -> bool:
     """Whether system calls can be filtered here."""
-    import ctypes
-    import errno
-
     if not limits["filter"]:
         return False
     # no filter: a kernel that could take one finds a bad address
@@ -202,8 +186,6 @@ def _no_segments() -> None:
 
 def forget_keys() -> None:
     """Leave the session's keyring for an empty one: keys may be secrets."""
-    import ctypes
-
     if number := KEYCTL.get(os.uname().machine):
         join = 1
         ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), ctypes.c_long(join), None)
@@ -213,8 +195,6 @@ def close(limits: dict[str, Any]) -> bool:
     """No large pages, of which a part is held as a whole, and no system call that Python does not
     need; whether the latter could be had. Raises OSError.
     """
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     libc.prctl(NO_HUGE_PAGES, ctypes.c_ulong(1), zero, zero, zero)

@@ -36,24 +36,26 @@ async def play(
     """Answer with the assistant's last answer; None where it was cut."""
     assistant = next(a for a in agents if a.takes("solution"))
     others = [a for a in agents if a is not assistant and a.takes("proxy")]
-    answer = await talk(question, assistant, others[0] if others else assistant, task, turns)
+    proxy = others[0] if others else assistant
+    answer = await talk(question, [assistant, *[proxy, assistant] * (turns - 1)], task)
     return answer.text if answer.finished else None
 
 
 async def talk(
-    question: Question, assistant: Agent, proxy: Agent, task: Task, turns: int, always: bool = False
+    question: Question, speakers: Sequence[Agent], task: Task, always: bool = False
 ) -> Turn:
-    """Have it answered, checked and answered again, at most `turns` times: the last answer. Nobody
-    can declare the end where it `always` goes on.
+    """Have it answered, checked, answered again and so on by these agents in turn: the last answer.
+    Nobody can declare the end where it `always` goes on.
     """
-    answer = await solve(assistant, question, task)
-    for at in range(1, turns):
-        if ends(answer, task) and not always:
+    first, *others = speakers
+    said = answer = await solve(first, question, task)
+    for at, speaker in enumerate(others, 1):
+        if ends(said, task) and not always:
             break
-        reply = await check(proxy, question, answer, task)
-        if ends(reply, task) and not always:
-            break
-        answer = await revise(assistant, question, answer, reply, task, at)
+        if at % 2:
+            said = await check(speaker, question, answer, task)
+        else:
+            said = answer = await revise(speaker, question, answer, said, task, at // 2)
     return answer
 
 

@@ -33,7 +33,7 @@ async def play(
     """Answer with the first of the chains' last answers that give the majority's answer."""
     able = takers(agents, "solution")
     turns = await together(
-        talk(question, agent, agent, task, 1 + rounds, always=always)
+        talk(question, [agent] * (1 + 2 * rounds), task, always=always)
         for agent in in_turn(able, chains)
     )
     return await decide(question, turns, task)

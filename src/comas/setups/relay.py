@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from comas.game.agent import Agent
 from comas.setups.autogen import WORDING as WORDING
-from comas.setups.autogen import check, ends, revise, solve
+from comas.setups.autogen import talk
 from comas.types import Count, Question, Setup, Task, UserMistake, Whole
 
 
@@ -34,18 +34,9 @@ async def play(
             f"setup relay: lead={lead} turns of one agent are more than turns={turns}: lower it"
         )
     first, second = _pair(agents, rng, leader)
-    answer = await solve(first, question, task)
-    said = answer
-    for at in range(1, turns):
-        if ends(said, task):
-            break
-        in_first_part = at < lead if lead else at % 2 == 0
-        speaker = first if in_first_part else second
-        if at % 2:
-            said = await check(speaker, question, answer, task)
-        else:
-            answer = await revise(speaker, question, answer, said, task, at // 2)
-            said = answer
+    in_first_part = [at < lead if lead else at % 2 == 0 for at in range(turns)]
+    speakers = [first if is_first else second for is_first in in_first_part]
+    answer = await talk(question, speakers, task)
     return answer.text if answer.finished else None
 
 

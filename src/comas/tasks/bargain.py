@@ -81,7 +81,7 @@ def _values(pool: Amounts) -> list[Amounts]:
 
 async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[float]:
     """Ask for offers until one is accepted; what each seat then has is worth to it."""
-    pool, *values = (_numbers(part) for part in question.prompt.split("|"))
+    pool, *values = (tuple(map(int, part.split())) for part in question.prompt.split("|"))
     offers: list[str] = []
     # the least first: what is no move counts as the first one, and must not be worth writing
     legal = tuple(_kept(amounts) for amounts in reversed(_parts(pool)))
@@ -92,20 +92,12 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
             answers = ("refuse", ACCEPT)
         said = await move(seat, _view(pool, values[seat], offers), answers)
         if said == ACCEPT:
-            return _payoffs(pool, values, offers[-1], 1 - seat)
+            kept = amounts_of(offers[-1])
+            left = tuple(there - taken for there, taken in zip(pool, kept, strict=True))
+            parts = (left, kept) if seat == 0 else (kept, left)
+            return tuple(_worth(*pair) / TOTAL for pair in zip(parts, values, strict=True))
         offers.append(said)
     return 0.0, 0.0
-
-
-def _payoffs(
-    pool: Amounts, values: Sequence[Amounts], offer: str, seat: int
-) -> tuple[float, float]:
-    """What both have where the offer of `seat` stands."""
-    kept = amounts_of(offer)
-    left = tuple(there - taken for there, taken in zip(pool, kept, strict=True))
-    parts = (kept, left) if seat == 0 else (left, kept)
-    first, second = (_worth(*pair) / TOTAL for pair in zip(parts, values, strict=True))
-    return first, second
 
 
 def _view(pool: Amounts, values: Amounts, offers: Sequence[str]) -> str:
@@ -115,8 +107,7 @@ def _view(pool: Amounts, values: Amounts, offers: Sequence[str]) -> str:
     for place_of, offer in enumerate(offers):
         own = (len(offers) - place_of) % 2 == 0
         lines.append(f"{'You' if own else 'The other'}: {offer}.")
-    left = OFFERS - len(offers)
-    lines.append(f"Offers that are left: {left}.")
+    lines.append(f"Offers that are left: {OFFERS - len(offers)}.")
     return "\n".join(lines)
 
 
@@ -144,10 +135,6 @@ def amounts_of(text: str) -> Amounts:
     """How many of each thing a text counts."""
     counts = {thing: int(count) for count, thing in re.findall(r"(\d+) (book|hat|ball)s?\b", text)}
     return tuple(counts.get(thing, 0) for thing in THINGS)
-
-
-def _numbers(text: str) -> Amounts:
-    return tuple(map(int, text.split()))
 
 
 def _worth(amounts: Amounts, values: Amounts) -> int:

@@ -17,6 +17,7 @@ import itertools
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from comas.questions.sources import check_asked, split_of_numbers
@@ -124,8 +125,7 @@ def pose_held_out(text: str) -> Question | None:
     request = posed_request(text)
     if request is None:
         return None
-    posed = make_question(*request, name="posed")
-    return Question(id=posed.id, prompt=posed.prompt)
+    return replace(make_question(*request, name="posed"), answer=None)
 
 
 def extract(question: Question, text: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from comas.answers import boxed
-from comas.answers.numbers import canonical, number
+from comas.answers.numbers import as_canonical, number
 from comas.questions.sources import Row, Source, identity
 from comas.types import Question, Verdict
 
@@ -38,9 +38,7 @@ def extract(question: Question, text: str) -> str | None:
     r"""The number in the last `\boxed{...}`, or after the last `####` where nothing is boxed; None
     if it is not one number.
     """
-    answer = boxed.answer_in(text, _MARK)
-    value = number(answer) if answer is not None else None
-    return canonical(value) if value is not None else None
+    return as_canonical(boxed.answer_in(text, _MARK))
 
 
 def same(a: str, b: str) -> bool:
@@ -54,11 +52,7 @@ def verify(question: Question, text: str) -> Verdict:
     """Right if the reply's answer equals the reference; failed only where the reference itself is
     not a number.
     """
-    if question.answer is None or number(question.answer) is None:
-        return "failed"
-    found = extract(question, text)
-    is_right = found is not None and same(found, question.answer)
-    return "right" if is_right else "wrong"
+    return boxed.compared(extract(question, text), as_canonical(question.answer))
 
 
 def _question(row: Row, where: str) -> Question:
@@ -66,15 +60,9 @@ def _question(row: Row, where: str) -> Question:
     worked = row["answer"].strip()
     solution, mark, last = worked.rpartition("####")
     meta = {"solution": solution.strip() if mark else worked}
-    answer = _reference(last) if mark else None
+    answer = (as_canonical(last) or last.strip()) if mark else None
     name = identity("gsm8k", prompt)
     return Question(id=name, prompt=prompt, kind="math", answer=answer, meta=meta)
-
-
-def _reference(text: str) -> str:
-    """What stands behind the mark, as a number is written; otherwise as it is."""
-    value = number(text)
-    return canonical(value) if value is not None else text.strip()
 
 
 task = boxed.benchmark(

@@ -95,11 +95,11 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
     if box is not None:
         text = box[1].strip()
     reference = choice.reference(text, prompt) if kind == "choice" else text
-    if reference is None or not _can_be_matched(reference, kind, prompt):
+    if not reference or not _can_be_matched(reference, kind, prompt):
         shown = repr(str(answer)[:60])
-        letters = choice.listed(prompt) if kind == "choice" else ""
         remedy = REMEDIES[kind]
-        remedy += f" (this question lists {', '.join(letters)})" if letters else ""
+        if kind == "choice" and (letters := choice.listed(prompt)):
+            remedy += f" (this question lists {', '.join(letters)})"
         raise UserMistake(
             f"{where}: no reply can match `answer` {shown} of kind {kind}: {remedy}, or leave it"
             " out"
@@ -109,13 +109,10 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
 
 def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
     """Whether a reply that boxes the reference itself would be right."""
-    question = Question(id="reference", prompt=prompt, kind=kind, answer=reference)
-    if not reference:
-        return False
     if kind == "math":
         return maths.can_be_reference(reference)
-    reply = rf"\boxed{{{reference}}}"
-    return KINDS[kind].verify(question, reply) == "right"
+    question = Question(id="reference", prompt=prompt, kind=kind, answer=reference)
+    return KINDS[kind].verify(question, rf"\boxed{{{reference}}}") == "right"
 
 
 def verify(question: Question, text: str) -> Verdict:

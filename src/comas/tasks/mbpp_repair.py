@@ -94,35 +94,28 @@ def split_of(tests: str) -> str:
 def changes(program: str) -> list[str]:
     """The program with one operator or whole number changed, in all ways, in their order."""
     tree = ast.parse(program)
-    found = [ast.unparse(tree) for node in ast.walk(tree) for _ in _changed_in_turn(node)]
+    found: list[str] = []
+    for node in ast.walk(tree):
+        for field, other in _alternatives(node):
+            kept = getattr(node, field)
+            setattr(node, field, other)
+            found.append(ast.unparse(tree))
+            setattr(node, field, kept)
     return list(dict.fromkeys(found))
 
 
-def _changed_in_turn(node: ast.AST) -> Iterator[None]:
-    """Change a node in each way, and put it back after each."""
+def _alternatives(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """A field of a node, and what may take its place there."""
     if isinstance(node, ast.Compare):
-        first = node.ops[0]
-        if type(first) in _SWAPPED:
-            node.ops[0] = _operator(first)
-            yield
-            node.ops[0] = first
+        first, *others = node.ops
+        if swapped := _SWAPPED.get(type(first)):
+            yield "ops", [swapped(), *others]
     elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign):
-        kept: Any = node.op  # of one of two kinds, and swapped for its own
-        if type(kept) in _SWAPPED:
-            node.op = _operator(kept)
-            yield
-            node.op = kept
+        if swapped := _SWAPPED.get(type(node.op)):
+            yield "op", swapped()
     elif isinstance(node, ast.Constant) and type(node.value) is int:
-        number = node.value
-        for other in (number + 1, number - 1):
-            node.value = other
-            yield
-        node.value = number
-
-
-def _operator(kept: ast.AST) -> Any:
-    """The operator that takes this one's place."""
-    return _SWAPPED[type(kept)]()
+        yield "value", node.value + 1
+        yield "value", node.value - 1
 
 
 def load(
@@ -139,7 +132,12 @@ def load(
     """
     if form not in FORMS:
         raise UserMistake(f"task mbpp_repair has no form {form!r}: one of {', '.join(FORMS)}")
-    working = SOURCE.questions(_working, split, path, None, seed, lambda q: _is_of(q, split))
+
+    def is_of_split(question: Question) -> bool:
+        parts = read_question(question.prompt)
+        return parts is not None and split_of(parts[1]) == split
+
+    working = SOURCE.questions(_working, split, path, None, seed, is_of_split)
     programs = form == "program" and split == "train"
     found: list[Question] = []
     for question in working:
@@ -151,11 +149,6 @@ def load(
     return found
 
 
-def _is_of(question: Question, split: str) -> bool:
-    parts = read_question(question.prompt)
-    return parts is not None and split_of(parts[1]) == split
-
-
 def _working(row: Row, where: str) -> Question:
     """The question of a row; one that needs set-up code is none that can be read."""
     tests = tests_of(row, where)
@@ -164,10 +157,11 @@ def _working(row: Row, where: str) -> Question:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         program = ""
     prompt = written("" if row["test_setup_code"].strip() else program, tests)
-    answer = f"{FENCE}python\n{program}\n{FENCE}"
-    return Question(
-        id=identity("mbpp_repair", prompt), prompt=prompt, kind="program", answer=answer
-    )
+    return _asked(prompt, "program", f"{FENCE}python\n{program}\n{FENCE}")
+
+
+def _asked(prompt: str, kind: str = "fault", answer: str | None = None) -> Question:
+    return Question(id=identity("mbpp_repair", prompt), prompt=prompt, kind=kind, answer=answer)
 
 
 def _fault_of(working: Question) -> Question | None:
@@ -187,15 +181,7 @@ def _fault_of(working: Question) -> Question | None:
     failing = [text for text, verdict in zip(faults, said, strict=True) if verdict == "wrong"]
     if own != "right" or not failing:
         return None
-    prompt = failing[0]
-    return Question(
-        id=identity("mbpp_repair", prompt), prompt=prompt, kind="fault", answer=working.answer
-    )
-
-
-def _question(program: str, tests: str) -> Question:
-    prompt = written(program, tests)
-    return Question(id=identity("mbpp_repair", prompt), prompt=prompt, kind="fault")
+    return _asked(failing[0], answer=working.answer)
 
 
 def extract(question: Question, text: str) -> str | None:
@@ -213,7 +199,9 @@ def _judge(program: str, tests: str) -> Verdict:
     return sandbox.check(program, tests, names=code.called(tests)).verdict
 
 
-MENDING = mending(read_question, extract, written, split_of, _question, _judge)
+MENDING = mending(
+    read_question, extract, written, split_of, lambda *parts: _asked(written(*parts)), _judge
+)
 check = MENDING["check"]
 task = Task(
     name="mbpp_repair",

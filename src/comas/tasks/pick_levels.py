@@ -9,15 +9,11 @@ out: the form `two`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from comas.questions.sources import check_asked
 from comas.tasks import pick
 from comas.types import Question
-
-Said = TypeVar("Said")
 
 OFFERED = (4, 5, 6)
 """How many numbers each level offers."""
@@ -39,16 +35,6 @@ def load(
     return questions[:limit]
 
 
-def _as_in_pick(function: Callable[[Question, str], Said]) -> Callable[[Question, str], Said]:
-    """The same function of a question as `pick` has it."""
-    return lambda question, text: function(replace(question, kind="three"), text)
-
-
-shown = _as_in_pick(pick.shown)
-verify = _as_in_pick(pick.verify)
-check = _as_in_pick(pick.check)
-
-
 def pose(text: str) -> Question | None:
     """The puzzle of four numbers that a text proposes, as in `pick`."""
     posed = pick.pose(text)
@@ -59,9 +45,6 @@ task = replace(
     pick.task,
     name="pick_levels",
     load=load,
-    shown=shown,
-    verify=verify,
-    check=check,
     pose=pose,
 )
 """Work, wording and room are those of `pick`."""

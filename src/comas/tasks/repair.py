@@ -14,6 +14,7 @@ Leaves out: programs in a language that people use (`mbpp_repair`).
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ TESTS = 2
 DRAWS = 3
 """Pairs of tests per program."""
 
+OPERATORS = {"+": operator.add, "-": operator.sub, "x": operator.mul}
 Step = tuple[str, int]
 """An operation of `+ - x` and its number."""
 Program = tuple[Step, ...]
@@ -65,12 +67,7 @@ _TEST = re.compile(rf"({_NUMBER}) -> ({_NUMBER})")
 def run(program: Program, value: int) -> int | None:
     """What comes out where `value` goes in; None where a number on the way is not of 0..60."""
     for operation, n in program:
-        if operation == "+":
-            value += n
-        elif operation == "-":
-            value -= n
-        else:
-            value *= n
+        value = OPERATORS[operation](value, n)
         if not 0 <= value <= LARGEST:
             return None
     return value

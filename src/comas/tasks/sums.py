@@ -14,6 +14,7 @@ numbers.
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 import re
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from comas.answers import boxed
-from comas.answers.numbers import canonical, number
+from comas.answers.numbers import as_canonical
 from comas.questions.sources import check_asked, split_of_numbers
 from comas.types import Count, Question, Task, UserMistake, Verdict
 
@@ -31,6 +32,7 @@ HELD_OUT = ("validation", "test")
 """Splits whose numbers nobody may pose."""
 OPERATIONS = {"addition": "+", "arithmetic": "+-x/", "story": "+-x/"}
 """What each form does with numbers."""
+OPERATORS = {"+": operator.add, "-": operator.sub, "x": operator.mul, "/": operator.floordiv}
 MOST = 999
 """Largest number in a problem, results on the way included."""
 MOST_STEPS = 3
@@ -107,18 +109,9 @@ def _applied(value: int, operation: str, operand: int) -> int | None:
     """One operation; None where nobody would ask for it: a result outside of 0..MOST, a remainder,
     times or divided by one.
     """
-    if operation == "+":
-        result = value + operand
-    elif operation == "-":
-        result = value - operand
-    elif operand < 2:
+    if (operation in "x/" and operand < 2) or (operation == "/" and value % operand):
         return None
-    elif operation == "x":
-        result = value * operand
-    elif value % operand:
-        return None
-    else:
-        result = value // operand
+    result = OPERATORS[operation](value, operand)
     return result if 0 <= result <= MOST else None
 
 
@@ -184,13 +177,8 @@ def _drawn(rng: random.Random, operations: str, steps: int, largest: int) -> Pro
 
 def _question(key: str, form: str, problem: Problem) -> Question:
     """The question that asks for a problem's answer; `key` draws the words of a story."""
-    prompt = _calculation(problem) if form != "story" else _story(key, problem)
+    prompt = _story(key, problem) if form == "story" else f"What is {_formula(problem)}?"
     return Question(id=key, prompt=prompt, kind=form, answer=str(problem.answer))
-
-
-def _calculation(problem: Problem) -> str:
-    """`What is (4 + 12) x 3?`."""
-    return f"What is {_formula(problem)}?"
 
 
 def _formula(problem: Problem) -> str:
@@ -219,18 +207,13 @@ def read_problem(prompt: str) -> tuple[str, Problem] | None:
     have made.
     """
     calculation = _CALCULATION.fullmatch(prompt)
-    if calculation is not None:
-        problem = _read_calculation(calculation[1])
-        same = problem is not None and _calculation(problem) == prompt
-        additions = problem is not None and set(problem.operations) == {"+"}
-        form = "addition" if same and additions else "arithmetic"
-    else:
-        form = "story"
-        problem = _read_story(prompt)
-        same = problem is not None
-    if problem is None or not same or problem.answer is None:
+    problem = _read_calculation(calculation[1]) if calculation else _read_story(prompt)
+    if problem is None or problem.answer is None:
         return None
-    return form, problem
+    if calculation is None:
+        return "story", problem
+    form = "addition" if set(problem.operations) == {"+"} else "arithmetic"
+    return (form, problem) if _formula(problem) == calculation[1] else None
 
 
 def _read_calculation(text: str) -> Problem | None:
@@ -277,16 +260,12 @@ def extract(question: Question, text: str) -> str | None:
     """
     if not boxed.BOX.search(text) and _OPERAND.search(text):
         return None
-    answer = boxed.answer_in(text, _NUMBER)
-    value = number(answer) if answer is not None else None
-    return canonical(value) if value is not None else None
+    return as_canonical(boxed.answer_in(text, _NUMBER))
 
 
 def verify(question: Question, text: str) -> Verdict:
     """Right if the reply's answer is the number that is asked for."""
-    if question.answer is None:
-        return "failed"
-    return "right" if extract(question, text) == question.answer else "wrong"
+    return boxed.compared(extract(question, text), question.answer)
 
 
 def pose(text: str) -> Question | None:
@@ -307,9 +286,8 @@ def check(question: Question, text: str) -> Verdict:
     nothing is right where that text is no question of this task.
     """
     asked = read_problem(question.prompt) or _read_reworded(question.prompt)
-    if asked is None:
-        return "wrong"
-    return "right" if extract(question, text) == str(asked[1].answer) else "wrong"
+    right = asked is not None and extract(question, text) == str(asked[1].answer)
+    return "right" if right else "wrong"
 
 
 def rephrase(question: Question, rng: random.Random) -> Question | None:
@@ -320,17 +298,12 @@ def rephrase(question: Question, rng: random.Random) -> Question | None:
     if asked is None:
         return None
     form, problem = asked
-    if form == "story":
-        return _retold(question, problem, rng)
-    moved = _with_terms_moved(problem, rng)
-    prompt = rng.choice(REWORDED).format(_formula(moved))
-    return replace(question, prompt=prompt)
-
-
-def _retold(question: Question, problem: Problem, rng: random.Random) -> Question:
-    """The same events, of somebody else or of other things."""
+    if form != "story":
+        moved = _with_terms_moved(problem, rng)
+        prompt = rng.choice(REWORDED).format(_formula(moved))
+        return replace(question, prompt=prompt)
     prompt = question.prompt
-    while prompt == question.prompt:
+    while prompt == question.prompt:  # the same events, of somebody else or of other things
         prompt = _story(f"retold {rng.random()}", problem)
     return replace(question, prompt=prompt)
 

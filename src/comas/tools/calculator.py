@@ -71,10 +71,6 @@ BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Mod: operator.mod,
     ast.Pow: _power,
 }
-UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "max": max,
@@ -117,8 +113,9 @@ def _written(value: Number) -> str:
 def _value(node: ast.expr) -> Number:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return _bounded(node.value)  # type: ignore[arg-type]
-    if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
-        return UNARY[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        value = _value(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp) and type(node.op) in BINARY:
         operation = BINARY[type(node.op)]
         return _bounded(operation(_value(node.left), _value(node.right)))

@@ -37,18 +37,12 @@ def run(program: str, seconds: float = 10.0) -> str:
 
 def make(*, seconds: Count = 10) -> Tool:
     """Python with a time limit per call."""
-    does = "runs a Python program, and gives back what it prints"
-    # starting and ending the walls takes its own time, on a busy machine much of it
-    patience = seconds + 60.0
-
-    def call(program: str) -> str:
-        return run(program, seconds)
-
     return Tool(
         name="python",
-        does=does,
+        does="runs a Python program, and gives back what it prints",
         argument="program",
-        run=call,
-        seconds=patience,
+        run=lambda program: run(program, seconds),
+        # starting and ending the walls takes its own time, on a busy machine much of it
+        seconds=seconds + 60.0,
         at_once=2 * (os.cpu_count() or 2),
     )
