@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import resource
 import signal
 import sys
 
@@ -127,9 +126,11 @@ def _root(libc: Any, limits: dict[str, Any]) -> None:
 
 
 def limit(limits: dict[str, Any]) -> None:
-    """What the kernel counts per process or per user."""
+    """Limit what the kernel counts per process or per user."""
     if sys.platform == "darwin":  # which refuses some of them
         return
+    import resource  # which Windows has not
+
     wanted = {
         "CPU": limits["cpu"],
         "AS": limits["memory"],
