@@ -81,6 +81,7 @@ def serve(asked: socket.socket) -> None:
     nothing of a program itself, so that every sandbox starts from the same clean memory.
     """
     import ast  # noqa: F401 - for those that are forked
+    import resource  # noqa: F401 - the same
     import socket
 
     forget_keys()
