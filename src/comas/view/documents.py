@@ -29,7 +29,7 @@ STEP_KEYS = (
 """Of metrics.jsonl, what the page draws."""
 DIGITS = 12
 """Of a number in a document's name, at most."""
-FILES = 8
+FILES = 4
 """Whose records are kept in memory: those that were asked for last."""
 
 
