@@ -26,9 +26,11 @@ from family_measures import at_start
 from rich.console import Console
 
 from comas.config.schema import read
+from comas.evaluation.spec import CROSS
 from comas.evaluation.systems import load
-from comas.evaluation.teams import payoffs
+from comas.evaluation.teams import against, between, judging
 from comas.game.agent import Member
+from comas.game.play import Scene, play_all
 from comas.hooks import Hook
 from comas.methods import self_redteam
 from comas.storage import files
@@ -125,9 +127,10 @@ def succeeding(
     attacker: Member, defender: Member, requests: Sequence[Question], seed: int
 ) -> float:
     """The share of attacks that succeed, as `comas eval --setups cross` plays them."""
-    game = self_redteam.cross
-    found = run_sync(payoffs(game, [attacker], [defender], requests, gate.task, seed))
-    return fmean(found[request.id] for request in requests)
+    assert self_redteam.cross is not None
+    game = between(self_redteam.cross)
+    scene = Scene(game, judging(gate.task), against([attacker], [defender]), seed)
+    return fmean(float(e.answer) for e in run_sync(play_all(scene, requests, CROSS)))
 
 
 def share_said(defender: Member, requests: Sequence[Question], verdict: str) -> float:

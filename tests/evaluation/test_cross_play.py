@@ -9,23 +9,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.cli.evaluate import print_cross
 from comas.evaluation.runner import Exam
-from comas.evaluation.spec import Plan
-from comas.evaluation.teams import Matrix, between, game_of, payoffs
+from comas.evaluation.spec import CROSS, Plan
+from comas.evaluation.teams import Game, against, between, game_of, judging, matrix_of
 from comas.game.agent import Member
 from comas.game.moves import facing
+from comas.game.play import Scene, play_all
 from comas.methods import mars, self_redteam
 from comas.stats import interval_record, mean_interval
 from comas.tasks import gate, kuhn, pick
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
-from comas.types import HostFailure, Question, UserMistake
+from comas.types import HostFailure, Question, Task, UserMistake
 
 # --- the matrix
 
@@ -37,7 +37,14 @@ def numbers(size: int, questions: int) -> Any:
 
 
 def record(names: Sequence[str], values: Any) -> dict[str, Any]:
-    return Matrix(names, np.array(values)).record("kuhn", len(values[0][0]))
+    found = {
+        (row, column): {str(i): payoff for i, payoff in enumerate(values[r][c])}
+        for r, row in enumerate(names)
+        for c, column in enumerate(names)
+    }
+    made = matrix_of(names, found, len(values[0][0]))
+    assert made is not None
+    return {"task": "kuhn", **made}
 
 
 @settings(deadline=None, max_examples=50)
@@ -72,15 +79,24 @@ def test_only_questions_that_all_pairs_have_count() -> None:
     names = ["a", "b"]
     found = {(i, j): {"x": 1.0, "y": 0.0, "z": 0.5} for i in names for j in names}
     del found["a", "b"]["y"]
-    made = Matrix.of(names, found)
+    made = matrix_of(names, found, asked=3)
     assert made is not None
-    assert made.record("kuhn", asked=3)["missing"] == 1
-    assert made.values_RCQ[0, 1].tolist() == [1.0, 0.5], "in the order of their names"
+    assert (made["n"], made["missing"]) == (2, 1)
+    assert made["matrix"][0][1] == interval_record(mean_interval([1.0, 0.5]))
     found["b", "a"] = {}
-    assert Matrix.of(names, found) is None
+    assert matrix_of(names, found, asked=3) is None
 
 
 # --- games
+
+
+async def payoffs(
+    game: Game, rows: Sequence[Member], columns: Sequence[Member], questions: Any, task: Task
+) -> dict[str, float]:
+    """Question -> payoff of the row, of one pair of teams; without those that did not end."""
+    scene = Scene(between(game), judging(task), against(rows, columns), 0)
+    episodes = await play_all(scene, questions, CROSS)
+    return {e.question.id: float(e.answer) for e in episodes if e.answer is not None}
 
 
 def member(name: str, *moves: str) -> Member:

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from comas.evaluation import teams as figures_of
 from comas.evaluation.games import noted, revisions
 from comas.evaluation.report import Cell
-from comas.evaluation.teams import Beside, beside, teamwork
+from comas.evaluation.teams import teamwork
 from comas.stats import (
+    Interval,
     accuracy_interval,
     delta_interval,
     mean_interval,
@@ -245,9 +246,7 @@ def test_coordination_by_hand() -> None:
     ]
     singles = cell("single", [*alone("q0"), *alone("q1", 20, a="wrong")])
     team = cell("debate", games)
-    compared = beside(team, [team, singles])
-    assert compared is not None
-    found = figures_of.coordination_figures(compared)
+    found = figures_of.coordination_figures(team, [team, singles])
     assert found["overhead"].mean == pytest.approx(60 / 30 - 1)
     assert found["error amplification"].mean == pytest.approx(1.0)
 
@@ -268,9 +267,7 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
         games.append(played(f"q{i:02}", word[right], [said("s", "a", tokens=tokens)]))
         singles += alone(f"q{i:02}", tokens_alone, a=word[right_alone])
     team = cell("vote", games)
-    compared = beside(team, [cell("single", singles)])
-    assert compared is not None
-    found = figures_of.coordination_figures(compared)
+    found = figures_of.coordination_figures(team, [cell("single", singles)])
     accuracy = sum(a[0] for a in answers) / len(answers)
     wrong_alone = 1 - sum(a[1] for a in answers) / len(answers)
     if wrong_alone:
@@ -285,14 +282,13 @@ def test_identities_of_coordination(answers: list[tuple[bool, bool, int, int]]) 
 def test_only_questions_that_both_were_judged_on_count() -> None:
     team = cell("vote", [played("q0", "right"), played("q1", "failed"), played("q2", "wrong")])
     singles = cell("single", [*alone("q0"), *alone("q1"), *alone("q2", a="failed")])
-    compared = beside(team, [singles])
-    assert compared is not None
-    assert compared.questions == ["q0"]
-    assert beside(team, [team]) is None
+    beside = figures_of.coordination_figures
+    assert beside(team, [singles])["overhead"].n == 1, "q0 alone"
+    assert beside(team, [team]) == {}
     elsewhere = cell("single", alone("q0"), system="other")
-    assert beside(team, [elsewhere]) is None
+    assert beside(team, [elsewhere]) == {}
     nothing = cell("single", alone("q9"))
-    assert beside(team, [nothing]) is None
+    assert beside(team, [nothing]) == {}
 
 
 # --- the report
@@ -328,22 +324,19 @@ UNSEEN = 1 - 0.025 ** (1 / 20)
 """So large a share of exceptions may stay unseen among twenty questions."""
 
 
-def twenty(team: str, single: str) -> Beside:
+def amplification(team: str, single: str) -> Interval:
     games = [played(f"q{i:02}", team, [said("s", "a")]) for i in range(20)]
     singles = [one for i in range(20) for one in alone(f"q{i:02}", a=single)]
     game = cell("vote", games)
-    compared = beside(game, [cell("single", singles)])
-    assert compared is not None
-    return compared
+    found = figures_of.coordination_figures(game, [cell("single", singles)])
+    return found["error amplification"]
 
 
 def test_errors_that_were_not_seen_may_be_there() -> None:
-    compared = twenty("right", "wrong")
-    found = figures_of.coordination_figures(compared)["error amplification"]
+    found = amplification("right", "wrong")
     assert found.mean == 0.0
     assert (found.low, found.high) == pytest.approx((0.0, UNSEEN))
-    compared = twenty("wrong", "wrong")
-    found = figures_of.coordination_figures(compared)["error amplification"]
+    found = amplification("wrong", "wrong")
     assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
 
 

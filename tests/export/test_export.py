@@ -4,7 +4,6 @@ as the run's own, cards.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -21,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.accuracy import Answer, accuracy
+from comas.evaluation.accuracy import accuracy
 from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.export.team import Facts, Part, card
@@ -530,7 +529,7 @@ def test_damage_and_crashes_leave_no_half_export(
 
 def opening(agents: int) -> str:
     facts = Facts("r", 1, resolve(read(None, {"agents": agents})).config)
-    return card(facts, Part("team", ["a0"], {"a0": "seed"}, [], {}))
+    return card(facts, Part("team", ["a0"], {"a0": "seed"}))
 
 
 def test_a_card_counts_agents_as_people_do_and_claims_no_discussion() -> None:
@@ -540,7 +539,7 @@ def test_a_card_counts_agents_as_people_do_and_claims_no_discussion() -> None:
 
 def adapter_code(base: str) -> str:
     facts = Facts("r", 1, resolve(read(None, {})).config)
-    text = card(facts, Part("adapter", ["a0"], {"a0": base}, [], {}, ["a0"]))
+    text = card(facts, Part("adapter", ["a0"], {"a0": base}, adapters=["a0"]))
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     compile(code, "card", "exec")
     return code
@@ -548,7 +547,7 @@ def adapter_code(base: str) -> str:
 
 def test_a_runs_name_is_no_markup_in_its_card() -> None:
     facts = Facts("a `b` [c](d)\n# e", 1, read(None, []))
-    assert "\n# `a 'b' [c](d) # e`\n" in card(facts, Part("team", ["a0"], {"a0": "seed"}, [], {}))
+    assert "\n# `a 'b' [c](d) # e`\n" in card(facts, Part("team", ["a0"], {"a0": "seed"}))
 
 
 def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
@@ -570,9 +569,11 @@ def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
 
 def test_one_agent_has_one_interval_everywhere() -> None:
     """The terminal had Student's, the card Wilson's."""
-    answers = [Answer(f"q{n}", "a0", "x", "right" if n < 2 else "wrong", 1, 0.1) for n in range(12)]
-    records = [dataclasses.asdict(answer) for answer in answers]
-    facts = Facts("r", 1, read(None, {}), answers={"after": records})
+    answers = [
+        {"question": f"q{n}", "agent": "a0", "verdict": "right" if n < 2 else "wrong"}
+        for n in range(12)
+    ]
+    facts = Facts("r", 1, read(None, {}), answers={"after": answers})
     assert facts.accuracy("after") == facts.accuracy("after", ["a0"]) == accuracy(answers)
     assert accuracy(answers) == wilson(2, 12)
 

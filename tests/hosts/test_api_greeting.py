@@ -322,9 +322,9 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     comas.train(out=str(out), **{**keys, "steps": 1})
     server.acts = [answers({"error": {"message": "no"}}, 401)]
     with pytest.raises(UserMistake, match="JUDGE_KEY"):
-        run_sync(resume_async(out, Hook(), steps=2))
+        run_sync(resume_async(out, Hook(), changes=["steps=2"]))
     server.acts = [judges]
-    run_sync(resume_async(out, Hook(), steps=2))
+    run_sync(resume_async(out, Hook(), changes=["steps=2"]))
     spent = json.loads((out / "spent.json").read_text())["judge"]
     refused = 1
     assert len(server.asked) - len(server.worked) == 2 + refused
@@ -332,7 +332,7 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     assert spent["spent"]["tokens"] == 3 * spent["spent"]["requests"]
     # older runs have none: what was saved with the checkpoint is known
     (out / "spent.json").unlink()
-    run_sync(resume_async(out, Hook(), steps=3))
+    run_sync(resume_async(out, Hook(), changes=["steps=3"]))
     assert (
         json.loads((out / "spent.json").read_text())["judge"]["spent"]["requests"]
         == len(server.asked) - refused

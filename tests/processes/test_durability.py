@@ -207,7 +207,7 @@ def test_a_damaged_note_on_processes_stops_nothing(
 def one_step_more(folder: Path, watch: Notes) -> None:
     """Go on with a run that has come to its end."""
     steps = Run.open(folder).config()["steps"] + 1
-    run_sync(resume_async(folder, watch, steps=steps, hosts=hosts_of(folder)))
+    run_sync(resume_async(folder, watch, changes=[f"steps={steps}"], hosts=hosts_of(folder)))
 
 
 def test_a_damaged_first_measurement_is_said_and_not_reported(

@@ -171,7 +171,7 @@ def test_a_resume_reads_the_record_of_the_checkpoint(untaught: Path, tmp_path: P
     """Not the first one, and none that the process had in memory."""
     run = train(tmp_path / "r", untaught, steps=2, schedule="constant", warmup=0)
     before = last_state(run)
-    in_a_loop(resume_async(run.path, Hook(), steps=3))
+    in_a_loop(resume_async(run.path, Hook(), changes=["steps=3"]))
     after = last_state(run)
     assert (before["steps"], after["steps"]) == (2, 3)
     whole = train(tmp_path / "w", untaught, steps=3, schedule="constant", warmup=0)

@@ -47,7 +47,7 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
     server, keys = mixed(answers(b"", 429, Retry_After="0"))
     out = tmp_path / "run"
     comas.train(out=str(out), **keys)
-    run_sync(resume_async(out, Hook(), steps=3))
+    run_sync(resume_async(out, Hook(), changes=["steps=3"]))
     metrics, episodes = records(out)
     assert len(metrics) == 3
     turns = [t for e in episodes for t in e["turns"]]
@@ -94,7 +94,7 @@ def test_a_judge_that_is_a_seed_model_elsewhere(
     out = tmp_path / "run"
     comas.train(out=str(out), **{**keys, "steps": 1})
     before = len(server.asked)
-    run_sync(resume_async(out, Hook(), steps=2))
+    run_sync(resume_async(out, Hook(), changes=["steps=2"]))
     metrics, episodes = records(out)
     judged = [t for e in episodes for t in e["turns"] if t["agent"] == "judge"]
     assert len(metrics) == 2

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ import comas
 from comas import estimate
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.accuracy import Answer, accuracy, copied, paired_gain
+from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import Memory
 from comas.sync import run_sync
@@ -45,7 +44,9 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
     monkeypatch.setattr(
         measuring,
         "copied",
-        lambda answers, m: asked.append(sorted({a.agent for a in answers})) or copied(answers, m),
+        lambda answers, m: (
+            asked.append(sorted({a["agent"] for a in answers})) or copied(answers, m)
+        ),
     )
     keys = {
         "agents": 3,
@@ -74,20 +75,24 @@ def test_policies_that_start_from_the_same_weights_are_measured_once(
 
 def test_copies_make_no_interval_narrower() -> None:
     verdicts = ["right", "wrong", "wrong", "right", "wrong", "failed", "wrong"]
-    one = [Answer(f"q{i}", "a0", "x", verdict, 1, 0.0) for i, verdict in enumerate(verdicts)]
+    one = [
+        {"question": f"q{i}", "agent": "a0", "verdict": verdict}
+        for i, verdict in enumerate(verdicts)
+    ]
     many = copied(one, {"a0": "a0", "a1": "a0", "a2": "a0"})
     assert len(many) == 21
     assert accuracy(many) == accuracy(one)
     assert accuracy(one).n == 6  # type: ignore[union-attr]
     later = [
-        Answer(f"q{i}", f"a{k}", "x", "right" if (i + k) % 3 else "wrong", 1, 0.0)
+        {
+            "question": f"q{i}",
+            "agent": f"a{k}",
+            "verdict": "right" if (i + k) % 3 else "wrong",
+        }
         for i in range(7)
         for k in range(3)
     ]
-    gains = [
-        paired_gain([asdict(a) for a in before], [asdict(a) for a in later])
-        for before in (one, many)
-    ]
+    gains = [paired_gain(before, later) for before in (one, many)]
     assert gains[0] == gains[1]
     assert gains[0].n == 6  # type: ignore[union-attr]
 

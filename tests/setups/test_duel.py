@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comas.evaluation.accuracy import answer_all
+from comas.evaluation.ways import Asking, by_themselves
 from comas.game.play import Scene, first, play_all
 from comas.setups import duel
 from comas.tasks import kuhn, pick, tictactoe
@@ -92,11 +93,10 @@ def test_who_is_not_there(options: dict[str, str], message: str) -> None:
 
 def test_games_are_measured_by_duels() -> None:
     members, _ = scripted_team(always("bet"), 1)
-    answers = asyncio.run(
-        answer_all(members, kuhn.task, kuhn.load("test", limit=12), seed=0, occasion="before")
-    )
-    assert {answer.verdict for answer in answers} == {"right", "wrong"}
-    assert all((answer.text or "").split()[0] in ("won", "lost") for answer in answers)
+    scene = Asking().scene(kuhn.task, by_themselves(kuhn.task, None), members, 0)
+    answers = asyncio.run(answer_all(scene, kuhn.load("test", limit=12), "before"))
+    assert {answer["verdict"] for answer in answers} == {"right", "wrong"}
+    assert all((answer["text"] or "").split()[0] in ("won", "lost") for answer in answers)
 
 
 def test_evaluations_tell_games_from_questions() -> None:

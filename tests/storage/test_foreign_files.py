@@ -20,7 +20,7 @@ from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.storage.records import line
 from comas.storage.rewind import rewind
-from comas.storage.run import Holds, Run
+from comas.storage.run import Run, hold, release, steps_held
 from comas.team.build import run_sync
 from comas.training.start import resume_async
 from comas.types import Episode, UserMistake
@@ -123,7 +123,7 @@ def test_a_checkpoint_is_kept_while_somebody_holds_it(run: Run, tmp_path: Path) 
     holder.mkdir()
     step(run, 0)
     checkpoint(run, 1)
-    assert run.holds.add(1, holder)
+    assert not list(hold([(run, 1)], holder))
     for number in range(1, 5):
         step(run, number)
         checkpoint(run, number + 1)
@@ -139,13 +139,13 @@ def test_a_released_checkpoint_goes_with_the_next_commit(run: Run, tmp_path: Pat
         holder.mkdir()
         step(run, 0)
     checkpoint(run, 1)
-    assert run.holds.add(1, tmp_path / "a")
-    assert run.holds.add(1, tmp_path / "b")
-    run.holds.remove(1, tmp_path / "a")
-    assert run.holds.steps() == {1}
-    run.holds.remove(1, tmp_path / "b")
-    run.holds.remove(1, tmp_path / "b")
-    assert run.holds.steps() == set()
+    assert not list(hold([(run, 1)], tmp_path / "a"))
+    assert not list(hold([(run, 1)], tmp_path / "b"))
+    release([(run, 1)], tmp_path / "a")
+    assert steps_held(run) == {1}
+    release([(run, 1)], tmp_path / "b")
+    release([(run, 1)], tmp_path / "b")
+    assert steps_held(run) == set()
 
 
 @dataclass
@@ -187,10 +187,9 @@ def test_a_fact_that_holds_itself_ends_somewhere() -> None:
     assert len(line(fact)) < 2000
 
 
-def trained_on(run: Run, base: Path, **changes: Any) -> Run:
-    """Train on for some steps from where it is."""
-    run_sync(resume_async(run.path, Hook(), **changes))
-    return run
+def trained_on(run: Run, steps: int) -> None:
+    """Train on to so many steps."""
+    run_sync(resume_async(run.path, Hook(), changes=[f"steps={steps}"]))
 
 
 @pytest.fixture(scope="module")
@@ -227,12 +226,12 @@ def test_a_run_keeps_the_reference_that_it_began_with(
         hosts__home__learner="full",
     )
     assert Run.open(second.path).config()["hosts"]["home"]["base"] == f"{first.path.resolve()}@1"
-    trained_on(first, untaught, steps=4)
+    trained_on(first, steps=4)
     assert sorted(first.steps_kept()) == [1, 3, 4]  # not only the last two
     notes: list[str] = []
     watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
-    run_sync(resume_async(second.path, watch, steps=2))
+    run_sync(resume_async(second.path, watch, changes=["steps=2"]))
     assert not [note for note in notes if "SHA-256" in note]
 
 
@@ -269,7 +268,7 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(
     notes: list[str] = []
     watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
-    run_sync(resume_async(run.path, watch, steps=2))
+    run_sync(resume_async(run.path, watch, changes=["steps=2"]))
     assert [note for note in notes if "SHA-256 of training questions was" in note]
     assert [note for note in notes if "SHA-256 of bases was" in note]
     assert not [note for note in notes if "SHA-256 of held-out questions" in note]
@@ -288,19 +287,20 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
     )
     exam = Exam.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
     (tmp_path / "e" / "answers" / "copy.jsonl").write_text("somebody's\n")
-    trained_on(run, untaught, steps=4)
+    trained_on(run, steps=4)
     assert 1 in run.steps_kept()
     found = run_sync(exam.go(Hook()))
     assert found["cells"][0]["complete"] == 1
-    assert run.holds.steps() == set()  # nothing is left to ask: the next commit may remove it
+    assert steps_held(run) == set()  # nothing is left to ask: the next commit may remove it
 
 
 def test_a_folder_that_cannot_be_written_cannot_be_held_and_that_is_told(
     run: Run, tmp_path: Path
 ) -> None:
     (run.path / "held").write_text("a file in the way")
-    assert not run.holds.add(1, tmp_path)
-    assert run.holds.steps() == set()
+    (note,) = hold([(run, 1)], tmp_path)
+    assert "cannot be written" in note
+    assert steps_held(run) == set()
 
 
 def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_notes_of_holders_that_nobody_can_read_hold_nothing(run: Run) -> None:
     (run.path / "held").mkdir()
     (run.path / "held" / "step-1.0123456789ab").write_bytes(b"\xff\xfe")
     (run.path / "held" / "step-2.0123456789ab").write_text("")
-    assert run.holds.steps() == set()
+    assert steps_held(run) == set()
 
 
 @pytest.mark.parametrize("method", ["read_text", "stat"])
@@ -356,8 +356,8 @@ def test_what_is_another_users_is_held(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A note, or its holder, that may not be looked at ended the training at every commit."""
-    holds = Holds(tmp_path / "held")
-    assert holds.add(2, tmp_path)
+    run = Run(tmp_path)
+    assert not list(hold([(run, 2)], tmp_path))
     real = getattr(Path, method)
 
     def refused(path: Path, *args: Any, **keywords: Any) -> Any:
@@ -367,17 +367,17 @@ def test_what_is_another_users_is_held(
         return real(path, *args, **keywords)
 
     monkeypatch.setattr(Path, method, refused)
-    assert holds.steps() == {2}
+    assert steps_held(run) == {2}
 
 
 @pytest.mark.parametrize("gone", ["note", "holder"])
 def test_what_has_gone_meanwhile_is_not_held(
     gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holds = Holds(tmp_path / "held")
+    run = Run(tmp_path)
     holder = tmp_path / "evaluation"
     holder.mkdir()
-    assert holds.add(2, holder)
+    assert not list(hold([(run, 2)], holder))
     real = Path.read_text
 
     def removed(path: Path, *args: Any, **keywords: Any) -> str:
@@ -388,7 +388,7 @@ def test_what_has_gone_meanwhile_is_not_held(
     if gone == "holder":
         holder.rmdir()
     monkeypatch.setattr(Path, "read_text", removed)
-    assert holds.steps() == set()
+    assert steps_held(run) == set()
 
 
 def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
-from comas.view.documents import EvaluationDocuments, JsonLines, RunDocuments, Several, encoded
+from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded, records
 from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 
@@ -22,18 +22,14 @@ def run(tmp_path: Path) -> Run:
 
 def test_lines_are_found_as_the_file_grows(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    lines = JsonLines(path)
-    assert len(lines) == 0
+    assert len(records(path)) == 0
     path.write_text('{"n": 0}\n{"n": 1}\n{"n"')
-    assert [lines.record(0)["n"], lines.record(1)["n"], len(lines)] == [0, 1, 2]
-    with pytest.raises(IndexError):
-        lines.record(2)
+    assert [record["n"] for record in records(path)] == [0, 1]
     with path.open("a") as file:
         file.write(': "ü\\u2028"}\n')
-    assert lines.record(2) == {"n": "ü\u2028"}
-    assert [record["n"] for record in lines.records(1)] == [1, "ü\u2028"]
+    assert records(path)[2] == {"n": "ü\u2028"}
     path.write_text('{"n": 9}\n')  # a run that was set back
-    assert [record["n"] for record in lines.records()] == [9]
+    assert [record["n"] for record in records(path)] == [9]
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 5])
@@ -41,13 +37,11 @@ def test_a_file_that_was_cut_and_has_grown_again_is_read_anew(lines: int, tmp_pa
     """As of a run that was killed and gone on with, between two looks of the page."""
     path = tmp_path / "x.jsonl"
     path.write_text("".join(f'{{"n": {n}, "seconds": 1.5}}\n' for n in range(3)))
-    read = JsonLines(path)
-    assert len(read) == 3
+    assert len(records(path)) == 3
     path.write_text("".join(f'{{"n": {n}, "seconds": 10.25}}\n' for n in range(lines)))
-    assert list(read.records()) == [{"n": n, "seconds": 10.25} for n in range(lines)]
-    assert read.restarts == 1
+    assert list(records(path)) == [{"n": n, "seconds": 10.25} for n in range(lines)]
     path.unlink()
-    assert len(read) == 0
+    assert len(records(path)) == 0
 
 
 def test_rows_of_a_step_that_was_played_again_are_the_new_ones(run: Run) -> None:
@@ -63,7 +57,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"n": 0}\n{"n\n')
     with pytest.raises(UserMistake, match=r"x\.jsonl line 2 is damaged"):
-        JsonLines(path).record(1)
+        records(path)
 
 
 def test_a_run_as_documents(run: Run) -> None:
@@ -175,9 +169,8 @@ def test_several_folders_are_told_apart_by_number(run: Run, tmp_path: Path) -> N
 def test_threads_that_look_at_a_file_at_once_find_its_lines_once(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' * 50_000)
-    lines = JsonLines(path)
     with ThreadPoolExecutor(4) as threads:
-        counts = list(threads.map(lambda _: len(lines), range(4)))
+        counts = list(threads.map(lambda _: len(records(path)), range(4)))
     assert counts == [50_000] * 4
 
 

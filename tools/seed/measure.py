@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from comas.evaluation.accuracy import accuracy, answer_all
+from comas.evaluation.ways import Asking, by_themselves
 from comas.game.agent import Agent, Member
 from comas.game.play import Scene, play_all
 from comas.game.prompts import words
@@ -68,7 +69,9 @@ async def judge(
 async def finding(member: Member, form: str, count: int = COUNT) -> Interval:
     """Single answers to held-out puzzles."""
     held_out = pick.load("test", form=form, limit=count)
-    answers = await answer_all([member], pick.task, held_out, seed=0, occasion="card")
+    asking = Asking(max_tokens=member.sampling.max_tokens)
+    scene = asking.scene(pick.task, by_themselves(pick.task, None), [member], 0)
+    answers = await answer_all(scene, held_out, "card")
     interval = accuracy(answers)
     assert interval is not None
     return interval

@@ -508,7 +508,7 @@ def read(
             )
         anchor(data, Path(path).parent)
     for key, value in pairs:
-        _put(data, key, value)
+        put(data, key, value)
     _to_the_host(data)
     return checked(data)
 
@@ -537,7 +537,7 @@ def _to_the_host(data: dict[str, Any]) -> None:
     names = _host_names(data)
     for key in list(data) if names else ():
         if (place := host_key(key, names)) != key:
-            _put(data, place, data.pop(key))
+            put(data, place, data.pop(key))
 
 
 def _table(path: str | Path) -> dict[str, Any]:
@@ -608,7 +608,8 @@ def parse_pair(text: str) -> tuple[str, Any]:
         raise UserMistake(f"{key.strip()}: its value cannot be read: {error}") from error
 
 
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in tables within tables."""
     *path, last = key.split(".")
     for part in path:
         table: Any = data.setdefault(part, {})
@@ -690,7 +691,7 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def from_here(key: str, value: Any) -> Any:
     """Anchor the value of a dotted key where the command runs."""
     data: dict[str, Any] = {}
-    _put(data, key, value)
+    put(data, key, value)
     anchor_bases(data, Path.cwd())
     anchor_files(data, Path.cwd())
     for part in key.split("."):

@@ -1,69 +1,43 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
-For the measurements of a run; `comas eval` is `runner` and `report`. Leaves out: other setups than
-a game given by its function.
+For the measurements of a run; `comas eval` is `runner` and `report`. Leaves out: how they are asked
+(`evaluation.ways`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from comas.game.agent import Member
 from comas.game.play import Scene, own_file, play_all
 from comas.questions.checked import place_of
-from comas.setups import duel, single
 from comas.stats import Interval, accuracy_interval, gain_interval, wilson
-from comas.types import Episode, Method, Question, Sampling, Task, Turn, UserMistake
+from comas.types import Episode, Question, Task, UserMistake
+
+Answer = Mapping[str, Any]
+"""One agent's answer to one question, as it is recorded: `question agent text verdict tokens
+seconds`; the verdict is right, wrong, or failed (the machine or the verifier broke down: left out
+of every count).
+"""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One agent's answer to one question, and its verdict."""
-
-    question: str
-    agent: str
-    text: str | None
-    verdict: str
-    """right, wrong, or failed (the machine or the verifier broke down: left out of every count)."""
-    tokens: int
-    seconds: float
-
-
-async def answer_all(
-    members: Sequence[Member],
-    task: Task,
-    questions: Sequence[Question],
-    *,
-    seed: int,
-    occasion: str,
-    temperature: float = 0.7,
-    play: Callable[..., Awaitable[str | None]] | None = None,
-    heard: Callable[[Turn], None] | None = None,
-    room: Mapping[str, int] | None = None,
-    top_p: float = 1.0,
-) -> list[Answer]:
-    """Every member answers every question by itself; nothing is kept for learning.
-
-    `play` is by default that of `single`, for a game that of `duel`. `room`: tokens per role,
-    before the task's.
+async def answer_all(scene: Scene, questions: Sequence[Question], occasion: str) -> list[Answer]:
+    """Every member of a scene answers every question by itself, side by side, so that hosts can
+    batch all of them; nothing is kept for learning.
     """
-    if play is None:
-        play = single.play if task.rules is None else duel.play
-    game = Method(play, unsettled, unsettled, unsettled)
     played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
-    async with asyncio.TaskGroup() as group:  # side by side, so that hosts can batch all of them
-        for member in members:
-            sampling = Sampling(temperature, top_p, member.sampling.max_tokens)
-            alone = replace(member, sampling=sampling, roles=None)
-            scene = Scene(game, task, [alone], seed, heard=heard, max_tokens=room or {})
-            playing = play_all(scene, questions, f"{occasion}/{member.name}")
+    async with asyncio.TaskGroup() as group:
+        for member in scene.members:
+            alone = replace(scene, members=[member])
+            playing = play_all(alone, questions, f"{occasion}/{member.name}")
             played.append((member.name, group.create_task(playing)))
     return [
-        _judge(episode, name, task) for name, episodes in played for episode in episodes.result()
+        _judge(episode, name, scene.task)
+        for name, episodes in played
+        for episode in episodes.result()
     ]
 
 
@@ -73,9 +47,14 @@ def _judge(episode: Episode, agent: str, task: Task) -> Answer:
         where = f"task {task.name}, question {episode.question.id}"
         with own_file(task.verify, f"{where}: verify"):
             verdict = task.verify(episode.question, episode.answer)
-    tokens = sum(t.tokens for t in episode.turns)
-    seconds = sum(t.seconds for t in episode.turns)
-    return Answer(episode.question.id, agent, episode.answer, verdict, tokens, seconds)
+    return {
+        "question": episode.question.id,
+        "agent": agent,
+        "text": episode.answer,
+        "verdict": verdict,
+        "tokens": sum(t.tokens for t in episode.turns),
+        "seconds": sum(t.seconds for t in episode.turns),
+    }
 
 
 def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, str]]:
@@ -98,16 +77,11 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
         return "failed", {"raised": " ".join(line.split()), "traceback": "".join(lines)}
 
 
-def unsettled(*args: object) -> Any:
-    """Stands where a method settles, weighs and learns."""
-    raise AssertionError("evaluation never settles")
-
-
 def accuracy(answers: Sequence[Answer]) -> Interval | None:
     """Mean over agents of single answers with an interval clustered by question, Wilson's where
     every question is right or wrong as a whole, as of one agent; None if nothing could be judged.
     """
-    shares = list(by_question([asdict(a) for a in answers]).values())
+    shares = list(by_question(answers).values())
     if not shares:
         return None
     if set(shares) <= {0.0, 1.0}:
@@ -115,18 +89,14 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
     return accuracy_interval(shares)
 
 
-def by_agent(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Agent -> its share of right answers, from recorded answers; an agent of whom nothing could be
-    judged is left out.
-    """
+def by_agent(answers: Sequence[Answer]) -> dict[str, float]:
+    """Agent -> its share of right answers; an agent of whom nothing could be judged is left out."""
     return dict(sorted(_shares("agent", answers).items()))
 
 
-def paired_gain(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> Interval | None:
-    """Mean over questions of the change in the agents' share of right answers, from recorded
-    answers of the same questions.
+def paired_gain(before: Sequence[Answer], after: Sequence[Answer]) -> Interval | None:
+    """Mean over questions of the change in the agents' share of right answers to the same
+    questions.
     """
     shares_before, shares_after = by_question(before), by_question(after)
     both = sorted(shares_before.keys() & shares_after.keys())
@@ -134,14 +104,12 @@ def paired_gain(
     return gain_interval(differences) if differences else None
 
 
-def by_question(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Question -> share of right answers, from recorded ones, without those that could not be
-    judged.
-    """
+def by_question(answers: Sequence[Answer]) -> dict[str, float]:
+    """Question -> share of right answers, without those that could not be judged."""
     return _shares("question", answers)
 
 
-def _shares(key: str, answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _shares(key: str, answers: Sequence[Answer]) -> dict[str, float]:
     verdicts: dict[str, list[bool]] = {}
     for answer in answers:
         if answer["verdict"] != "failed":
@@ -153,11 +121,9 @@ def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answe
     """The answers of those that were measured, and the same again under the names
     of their equals.
     """
-    given: dict[str, list[Answer]] = {}
-    for answer in answers:
-        given.setdefault(answer.agent, []).append(answer)
     return [
-        replace(answer, agent=agent)
+        {**answer, "agent": agent}
         for agent, asked in measured.items()
-        for answer in given.get(asked, [])
+        for answer in answers
+        if answer["agent"] == asked
     ]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import Key
-from comas.evaluation.ways import Asking, Way, players
+from comas.evaluation.ways import Asking, Way, described, players
 from comas.game.agent import Member
 from comas.game.play import first, is_own, play_one
 from comas.game.roles import ANSWERS
@@ -52,7 +52,6 @@ class Round:
     """What one team is asked of one task in one setup, and what it has answered."""
 
     system: str
-    run: str
     team: Team
     task: Task
     questions: Sequence[Question]
@@ -68,6 +67,11 @@ class Round:
     @property
     def key(self) -> Key:
         return Key(self.system, self.task.name, self.way.name)
+
+    @property
+    def answerers(self) -> str:
+        """Who answers, in words."""
+        return described(self.team, self.way)
 
     def games(self) -> list[Game]:
         """List all games of it, also those that were played."""
@@ -93,12 +97,12 @@ class Round:
         ]
 
     async def play(
-        self, asking: Asking, seed: int, hook: Hook, account: Callable[[], None], answerers: str
+        self, asking: Asking, seed: int, hook: Hook, account: Callable[[], None]
     ) -> None:
         """Let the team answer what it has not; each game is written down when it ends.
 
-        `account` writes down what its hosts have cost; `answerers` are noted beside the games.
-        Where a budget ends a game, no other begins; those whose requests are open end in order.
+        `account` writes down what its hosts have cost. Where a budget ends a game, no other begins;
+        those whose requests are open end in order.
         """
         to_judge = self.to_judge()
         to_play = self.to_play()
@@ -182,9 +186,8 @@ class Round:
                 raise spent[0]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            self.log.close(
-                seconds=time.monotonic() - began, bases=self.team.origins(), team=answerers
-            )
+            seconds = time.monotonic() - began
+            self.log.close(seconds=seconds, bases=self.team.origins(), team=self.answerers)
 
 
 def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:

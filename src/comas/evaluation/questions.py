@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.plugins import keywords, load_plugin, with_tools
-from comas.config.resolve import Resolved
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.evaluation.spec import Plan
@@ -97,13 +96,11 @@ def overlaps(
     """Per task what runs and exports among these were trained on; nothing for base models, whose
     past nobody here knows.
     """
-    trained: list[Question] | None = []
     try:
-        trainings = {independent(name): found for name in names if (found := training_of(name))}
-        if not trainings:
+        of_names = {independent(name): trained_on(name) for name in names}
+        trained = [question for place in sorted(of_names) for question in of_names[place]]
+        if not trained:
             return
-        for name in sorted(trainings):
-            trained += _trained(*trainings[name])
     except UserMistake:
         trained = None
     for task, questions in asked:
@@ -115,10 +112,9 @@ def trained_on(name: str) -> list[Question]:
     own config, whatever is asked of it now.
     """
     training = training_of(name)
-    return _trained(*training) if training else []
-
-
-def _trained(resolved: Resolved, before: Sequence[str]) -> list[Question]:
+    if training is None:
+        return []
+    resolved, before = training
     config = resolved.config
     options = config.task_options
     own = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)

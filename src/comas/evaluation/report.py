@@ -8,7 +8,6 @@ corrected for the number of comparisons in its table, says so. Leaves out: playi
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -206,54 +205,12 @@ def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
     return rows
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How much better the second of two cells is on the same questions."""
-
-    first: Cell
-    second: Cell
-    interval: Interval
-    p: float
-    """Two-sided, of this comparison alone."""
-    test: str
-    corrected: float = 1.0
-    """p, corrected for the number of comparisons in its table."""
-
-    @property
-    def verdict(self) -> str:
-        """`better` or `worse` only where the corrected p is below .05, else `none shown`."""
-        if self.corrected >= LEVEL:
-            return "none shown"
-        return "better" if self.interval.mean > 0 else "worse"
-
-    def record(self, others: Sequence[str] = ()) -> dict[str, Any]:
-        """As JSON, `p` corrected like the verdict; `others` as in `cell_record`."""
-        interval = self.interval
-        sides = (self.first, self.second)
-        first, second = (
-            {"system": cell.system, "label": label(cell.system, others), "setup": cell.setup}
-            for cell in sides
-        )
-        return {
-            "task": self.first.task,
-            "setup": self.second.setup,
-            "first": first,
-            "second": second,
-            "n": interval.n,
-            "difference": interval.mean,
-            "low": finite(interval.low),
-            "high": finite(interval.high),
-            "p": self.corrected,
-            "p_single": self.p,
-            "test": self.test,
-            "verdict": self.verdict,
-            "tokens": [round(cell.tokens_per_question(), 1) for cell in sides],
-        }
-
-
-def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
-    """Second minus first on the questions that all their runs were judged on; None where there are
-    fewer than two of them.
+def difference(
+    first: Cell, second: Cell, seed: int = 0, others: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Second minus first on the questions that all their runs were judged on, as JSON; None where
+    there are fewer than two of them. `p` is that of this comparison alone, `others` are as in
+    `cell_record`.
     """
     values = table([*first.shares(), *second.shares()])
     if not values or len(values[0]) < 2:
@@ -269,35 +226,65 @@ def difference(first: Cell, second: Cell, seed: int = 0) -> Difference | None:
             p, test = mcnemar(gaps[0].count(1.0), gaps[0].count(-1.0)), "McNemar, exact"
         else:
             p, test = sign_flips(gaps[0], seed), "sign flips"
-        return Difference(first, second, interval, p, test, p)
-    test = "t over runs and questions"
-    if first.system == second.system:  # the same runs in two ways
-        interval, p = two_level(gaps)
-        test += ", paired"
     else:
-        interval, p = two_level_difference(one, other)
-    return Difference(first, second, interval.within(-1.0, 1.0), p, test, p)
+        test = "t over runs and questions"
+        if first.system == second.system:  # the same runs in two ways
+            interval, p = two_level(gaps)
+            test += ", paired"
+        else:
+            interval, p = two_level_difference(one, other)
+        interval = interval.within(-1.0, 1.0)
+    of_first, of_second = (
+        {"system": cell.system, "label": label(cell.system, others), "setup": cell.setup}
+        for cell in (first, second)
+    )
+    return {
+        "task": first.task,
+        "setup": second.setup,
+        "first": of_first,
+        "second": of_second,
+        "n": interval.n,
+        "difference": interval.mean,
+        "low": finite(interval.low),
+        "high": finite(interval.high),
+        "p": p,
+        "p_single": p,
+        "test": test,
+        "verdict": verdict(interval.mean, p),
+        "tokens": [round(cell.tokens_per_question(), 1) for cell in (first, second)],
+    }
 
 
-def corrected(found: Sequence[Difference | None]) -> list[Difference]:
-    """Those that could be made, with p values corrected as one family (Holm)."""
+def verdict(difference: float, p: float) -> str:
+    """`better` or `worse` only where p is below .05, else `none shown`."""
+    if p >= LEVEL:
+        return "none shown"
+    return "better" if difference > 0 else "worse"
+
+
+def corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Those differences that could be made, with p values corrected as one family (Holm)."""
     differences = [each for each in found if each is not None]
-    family = holm([each.p for each in differences])
+    family = holm([each["p_single"] for each in differences])
     return [
-        dataclasses.replace(each, corrected=p) for each, p in zip(differences, family, strict=True)
+        {**each, "p": p, "verdict": verdict(each["difference"], p)}
+        for each, p in zip(differences, family, strict=True)
     ]
 
 
 def against_first(
-    part: Literal["system", "setup"], cells: Sequence[Cell], seed: int = 0
-) -> list[Difference]:
+    part: Literal["system", "setup"],
+    cells: Sequence[Cell],
+    seed: int = 0,
+    others: Sequence[str] = (),
+) -> list[dict[str, Any]]:
     """Every other system (or setup) against the first one, where all else is alike."""
-    found: list[Difference | None] = []
+    found: list[dict[str, Any] | None] = []
     for one, other in itertools.product(cells, cells):
         first = getattr(cells[0].key, part)
         moved = other.key._replace(**{part: first})
         if one.key == moved != other.key:
-            found.append(difference(one, other, seed))
+            found.append(difference(one, other, seed, others))
     return corrected(found)
 
 
@@ -329,21 +316,15 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             found.append(payoff_note(payoff, where))
         found += failure_notes(cell.records, where)
         if failed := _failed(cell):
-            found.append(_failure_note(failed, len(cell.records), where))
+            why = "the checker could not decide them"
+            if errors := [record["error"] for record in failed if record["error"]]:
+                why = f"{len(errors)} by a machine, the first: {errors[0]}"
+            if raised := [record["raised"] for record in failed if "raised" in record]:
+                times = f"{len(raised)} times it broke down"
+                why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
+            of_all = f"{len(failed)} of {len(cell.records)} answers failed and count nowhere"
+            found.append(f"{where}: {of_all}; {why}")
     return found
-
-
-def _failure_note(failed: Sequence[Record], of_all: int, where: str) -> str:
-    """How many answers failed, and why."""
-    errors = [record["error"] for record in failed if record["error"]]
-    why = "the checker could not decide them"
-    if errors:
-        why = f"{len(errors)} by a machine, the first: {errors[0]}"
-    raised = [record["raised"] for record in failed if "raised" in record]
-    if raised:
-        times = f"{len(raised)} times it broke down"
-        why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
-    return f"{where}: {len(failed)} of {of_all} answers failed and count nowhere; {why}"
 
 
 # --- games: what they were worth, and what failed within those that went on

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import filelock
 from pydantic import TypeAdapter, ValidationError
 
 from comas.config.resolve import Resolved, check_roles
@@ -37,6 +36,7 @@ from comas.evaluation.questions import (
 )
 from comas.evaluation.report import Cell, Key
 from comas.evaluation.spec import CROSS, Plan
+from comas.evaluation.systems import asked
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
@@ -69,7 +69,6 @@ class Exam:
         self.folder = folder
         self.plan = plan
         self._created = created
-        self._lock = filelock.FileLock(folder / ".lock")
         self._own_hosts: Mapping[str, Host] = {}
         self._work = Work(folder)
         self._resolved: dict[str, Resolved] = {}
@@ -177,11 +176,6 @@ class Exam:
     def _outcome(self, cells: Sequence[Cell]) -> dict[str, Any]:
         """Make the report, but for cross-play."""
         systems = self.plan.systems
-
-        def compared(part: Literal["system", "setup"]) -> list[dict[str, Any]]:
-            found = report.against_first(part, cells, self.plan.seed)
-            return [difference.record(systems) for difference in found]
-
         # first of runs of which it is not known what they were trained on
         trained = sorted(self._overlaps, key=lambda each: each[2] is not None)
         unknown = {"exact": None}
@@ -196,8 +190,8 @@ class Exam:
         return {
             "folder": str(self.folder),
             "cells": [report.cell_record(cell, systems) for cell in cells],
-            "systems": compared("system"),
-            "setups": compared("setup"),
+            "systems": report.against_first("system", cells, self.plan.seed, systems),
+            "setups": report.against_first("setup", cells, self.plan.seed, systems),
             "teamwork": teams.teamwork(cells, systems),
             "api": spending.records(self._accounts),
             "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
@@ -285,26 +279,23 @@ class Exam:
                     names = team.resolved.base_names()
                 self._overlaps += [(run, task, found) for task, found in overlaps(names, asked)]
                 for each in self._rounds(system, run, team):
-                    answerers = ways.described(team, each.way)
-                    await self._play(each, hook, answerers, {run: team.hosts})
-                    cell = cells.setdefault(
-                        each.key, Cell(*each.key, answerers, len(each.games()), [])
-                    )
-                    cell.add(each.log)
+                    await self._play(each, hook, {run: team.hosts})
+                    cell = Cell(*each.key, each.answerers, len(each.games()), [])
+                    cells.setdefault(each.key, cell).add(each.log)
         return list(cells.values())
 
     def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
             for way in self._ways[run]:
                 log = self.log(run, task.name, way.name)
-                yield Round(system, run, team, task, questions, way, log)
+                yield Round(system, team, task, questions, way, log)
 
     def _load(self, run: str) -> Team:
         """Load a system."""
         resolved = self._resolved[run]
         apis = self._api_hosts(run)
         own = {n: host for n, host in self._own_hosts.items() if n in resolved.config.hosts}
-        return self.plan.team(run, resolved, {**apis, **own})
+        return asked(resolved, self.plan.weights(run), {**apis, **own})
 
     def _api_hosts(self, run: str) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""
@@ -313,16 +304,14 @@ class Exam:
         spending.restore(hosts, self._accounts.get(run, {}), others)
         return hosts
 
-    async def _play(
-        self, each: Round, hook: Hook, answerers: str, hosts: Mapping[str, Mapping[str, Host]]
-    ) -> None:
+    async def _play(self, each: Round, hook: Hook, hosts: Mapping[str, Mapping[str, Host]]) -> None:
         """Play a round; `hosts` are those of the runs that take part in it."""
 
         def account() -> None:
             for run, of_run in hosts.items():
                 self._account(run, of_run)
 
-        await each.play(self._asking, self.plan.seed, hook, account, answerers)
+        await each.play(self._asking, self.plan.seed, hook, account)
 
     def _account(self, run: str, hosts: Mapping[str, Host]) -> None:
         """Write down what a run's hosts have cost."""
@@ -348,12 +337,12 @@ class Exam:
         for task, questions in self._asked:
             logs = self._crossed[task.name]
             found = {pair: teams.payoffs_in(log) for pair, log in logs.items()}
-            matrix = teams.Matrix.of(runs, found)
+            matrix = teams.matrix_of(runs, found, len(questions))
             if matrix is None:
                 reason = "no question was played to its end by all pairs"
                 self._notes.append(f"cross of {task.name}: {reason}")
             else:
-                matrices.append(matrix.record(task.name, len(questions)))
+                matrices.append({"task": task.name, **matrix})
         return matrices
 
     async def _play_pair(
@@ -366,22 +355,15 @@ class Exam:
             way = Way(CROSS, teams.between(teams.game_of(task, self._methods())), False, {})
             log = self.log(pair, task.name, CROSS)
             self._crossed.setdefault(task.name, {})[row, column] = log
-            each = Round(pair, pair, both, teams.judging(task), questions, way, log)
-            answerers = ways.described(both, way)
-            await self._play(each, hook, answerers, {row: rows.hosts, column: columns.hosts})
+            each = Round(pair, both, teams.judging(task), questions, way, log)
+            await self._play(each, hook, {row: rows.hosts, column: columns.hosts})
 
     # --- the folder
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep other processes out; a mistake before anything was asked leaves no folder behind."""
-        try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise UserMistake(
-                f"{self.folder}: another process is working on this evaluation; wait for it or"
-                " stop it"
-            ) from None
+        lock = files.lock(self.folder, "evaluation")
         try:
             yield
         except BudgetSpent:  # there is something to go on with
@@ -394,7 +376,7 @@ class Exam:
                         above.rmdir()
             raise
         finally:
-            self._lock.release()
+            lock.release()
 
     def _write_plan(self) -> None:
         """Write down what is asked."""

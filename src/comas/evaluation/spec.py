@@ -25,13 +25,12 @@ from comas.config.systems import (
     system_config,
     table_of,
 )
-from comas.evaluation.systems import asked
 from comas.evaluation.ways import parts_of
 from comas.program import command
 from comas.storage import files as disk
 from comas.team import spending
 from comas.team.build import Team
-from comas.types import Host, UserMistake
+from comas.types import UserMistake
 
 LIMIT = 500
 """Questions per task, where it has more: the first ones of an order drawn by the seed."""
@@ -120,12 +119,6 @@ class Plan:
         if not changes:
             return found
         return system_config(name, [*pairs, *spending.concerning(changes, found.config)], table)
-
-    def team(self, run: str, resolved: Resolved, hosts: Mapping[str, Host] | None = None) -> Team:
-        """What stands under this name, and was `resolved`, ready to be asked; `hosts` are those
-        that are made already.
-        """
-        return asked(resolved, self.weights(run), hosts)
 
     def weights(self, run: str) -> Path | None:
         """The checkpoint of what stands under this name; None of what is no run."""

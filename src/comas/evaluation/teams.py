@@ -25,20 +25,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from comas.evaluation.accuracy import unsettled
 from comas.evaluation.games import revisions
 from comas.evaluation.report import Cell, Record, label
 from comas.evaluation.spec import CROSS
+from comas.evaluation.ways import only_played
 from comas.game.agent import Agent, Member
 from comas.game.moves import facing
-from comas.game.play import Scene, play_all
 from comas.stats import (
     Interval,
     interval_record,
@@ -101,7 +100,7 @@ def between(game: Game) -> Method:
         payoff = await game(question, rows, columns, rng, task)
         return None if payoff is None else repr(float(payoff))
 
-    return Method(play, unsettled, unsettled, unsettled, grounded=True)
+    return only_played(play, grounded=True)
 
 
 def against(rows: Sequence[Member], columns: Sequence[Member]) -> list[Member]:
@@ -127,75 +126,45 @@ def judging(task: Task) -> Task:
     return replace(task, verify=verify, pose=task.pose_held_out or task.pose)
 
 
-async def payoffs(
-    game: Game,
-    rows: Sequence[Member],
-    columns: Sequence[Member],
-    questions: Sequence[Question],
-    task: Task,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Question -> payoff of the row, of one pair of teams; without those that did not end."""
-    scene = Scene(between(game), judging(task), against(rows, columns), seed)
-    episodes = await play_all(scene, questions, CROSS)
-    return {e.question.id: float(e.answer) for e in episodes if e.answer is not None}
-
-
 def payoffs_in(log: Log) -> dict[str, float]:
     """Question -> payoff, of the recorded games that ended."""
     ended = [game for game in log.found.values() if game["error"] is None]
     return {game["question"]: float(game["answer"]) for game in ended if game["answer"]}
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """What each row came to against each column."""
+def matrix_of(
+    names: Sequence[str], found: Mapping[tuple[str, str], Mapping[str, float]], asked: int
+) -> dict[str, Any] | None:
+    """What each row came to against each column, as JSON, from what pairs (row, column) of these
+    names have played, per question; None where there is no question that all have.
 
-    names: Sequence[str]
-    """Of rows and columns alike, in the order of training or as they were named."""
-    values_RCQ: np.ndarray
-    """The payoff of a row against a column, for each question that all pairs have played."""
+    `missing` are those of the questions `asked` of which a game has no payoff. `progress` is what
+    the last row gains over the first, against the first column, and what the first row loses where
+    the last column takes the place of the first, paired by question.
+    """
+    questions = sorted(set.intersection(*map(set, found.values())))
+    if not questions:
+        return None
+    values_RCQ = np.array(
+        [[[found[row, column][q] for q in questions] for column in names] for row in names]
+    )
 
-    @classmethod
-    def of(
-        cls, names: Sequence[str], found: Mapping[tuple[str, str], Mapping[str, float]]
-    ) -> Matrix | None:
-        """The matrix of what pairs (row, column) of these names have played, per question; None
-        where there is no question that all have.
-        """
-        pairs = [[found[row, column] for column in names] for row in names]
-        common = sorted(set.intersection(*(set(pair) for of_row in pairs for pair in of_row)))
-        if not common:
-            return None
-        values = [[[pair[question] for question in common] for pair in of_row] for of_row in pairs]
-        return cls(names, np.array(values))
+    def over_questions(payoffs_Q: np.ndarray) -> dict[str, float | None]:
+        return interval_record(seeds_interval(payoffs_Q.tolist()))
 
-    def record(self, task: str, asked: int) -> dict[str, Any]:
-        """As JSON; `missing` are those of the questions asked of which a game has no payoff.
-
-        `progress` is what the last row gains over the first, against the first column, and what
-        the first row loses where the last column takes the place of the first, paired by question.
-        """
-        values = self.values_RCQ
-        questions = values.shape[2]
-
-        def over_questions(payoffs_Q: np.ndarray) -> dict[str, float | None]:
-            return interval_record(seeds_interval(payoffs_Q.tolist()))
-
-        return {
-            "task": task,
-            "names": list(self.names),
-            "n": questions,
-            "missing": asked - questions,
-            "matrix": [[over_questions(cell) for cell in row] for row in values],
-            "rows": [over_questions(row) for row in values.mean(axis=1)],
-            "columns": [over_questions(column) for column in values.mean(axis=0)],
-            "mean": over_questions(values.mean(axis=(0, 1))),
-            "progress": {
-                "rows": over_questions(values[-1, 0] - values[0, 0]),
-                "columns": over_questions(values[0, 0] - values[0, -1]),
-            },
-        }
+    return {
+        "names": list(names),
+        "n": len(questions),
+        "missing": asked - len(questions),
+        "matrix": [[over_questions(cell) for cell in row] for row in values_RCQ],
+        "rows": [over_questions(row) for row in values_RCQ.mean(axis=1)],
+        "columns": [over_questions(column) for column in values_RCQ.mean(axis=0)],
+        "mean": over_questions(values_RCQ.mean(axis=(0, 1))),
+        "progress": {
+            "rows": over_questions(values_RCQ[-1, 0] - values_RCQ[0, 0]),
+            "columns": over_questions(values_RCQ[0, 0] - values_RCQ[0, -1]),
+        },
+    }
 
 
 # --- a team beside single answers
@@ -216,11 +185,8 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
     for cell in cells:
         if not cell.records or any(record["agent"] != TEAM for record in cell.records):
             continue  # agents one by one
-        figures: Figures = {}
-        if (compared := beside(cell, cells)) is not None:
-            figures = coordination_figures(compared)
         revised = revision_figures(cell)
-        figures |= revised
+        figures = coordination_figures(cell, cells) | revised
         if not figures:
             continue
         record: dict[str, Any] = {
@@ -234,49 +200,37 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
     return records
 
 
-def _known(figures: Mapping[str, Interval | None]) -> Figures:
-    return {name: interval for name, interval in figures.items() if interval is not None}
-
-
-@dataclass(frozen=True)
-class Beside:
-    """What a team and its members alone came to on the same questions, per run and question."""
-
-    questions: Sequence[str]
-    right: Numbers
-    """1 where the team is right, else 0."""
-    tokens: Numbers
-    """Generated tokens of the team's game."""
-    right_alone: Numbers
-    """The share of agents that are right by themselves."""
-    tokens_alone: Numbers
-    """Generated tokens of a single answer, the mean over agents."""
-
-
-def beside(team: Cell, cells: Sequence[Cell]) -> Beside | None:
-    """The team's games beside the `single` cell of its system and task; None where there is none,
-    or no question that both were judged on.
+def coordination_figures(team: Cell, cells: Sequence[Cell]) -> Figures:
+    """Overhead and error amplification of a team beside the `single` cell of its system and task,
+    where there are data for them; none without a question that both were judged on.
     """
     key = team.key._replace(setup="single")
     single = next((cell for cell in cells if cell.key == key), None)
     if single is None or len(single.runs) != len(team.runs):
-        return None
+        return {}
     of_team = [_by_question(run) for run in team.runs]
     of_single = [_by_question(run) for run in single.runs]
     questions = sorted(set.intersection(*map(set, [*of_team, *of_single])))
     if not questions:
-        return None
+        return {}
 
-    def table(runs: Sequence[Mapping[str, Sequence[Record]]], of: Any) -> Any:
-        return [[of(answers[question]) for question in questions] for answers in runs]
+    def means(runs: Sequence[Mapping[str, Sequence[Record]]], of: Callable[..., float]) -> Numbers:
+        """Per run and question the mean over its answers: over agents, where they answer alone."""
+        return [[fmean(map(of, answers[question])) for question in questions] for answers in runs]
 
-    return Beside(
-        questions,
-        table(of_team, lambda answers: fmean(map(_right, answers))),
-        table(of_team, lambda answers: fmean(map(_tokens, answers))),
-        table(of_single, lambda answers: fmean(map(_right, answers))),
-        table(of_single, lambda answers: fmean(map(_tokens, answers))),
+    figures: Figures = {}
+    tokens_alone = means(of_single, _tokens)
+    if np.any(tokens_alone):
+        ratio = ratio_interval(means(of_team, _tokens), tokens_alone)
+        low = max(-1.0, ratio.low - 1)
+        figures["overhead"] = Interval(ratio.mean - 1, low, ratio.high - 1, ratio.n)
+    wrong, wrong_alone = (
+        [[1 - right for right in run] for run in means(runs, _right)]
+        for runs in (of_team, of_single)
     )
+    if np.any(wrong_alone):
+        figures["error amplification"] = share_ratio_interval(wrong, wrong_alone)
+    return figures
 
 
 def _by_question(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -296,41 +250,6 @@ def _right(record: Record) -> float:
 
 def _tokens(record: Record) -> float:
     return float(sum(turn["tokens"] for turn in record["turns"]))
-
-
-def coordination_figures(compared: Beside) -> Figures:
-    """Overhead and error amplification of a team, where there are data for them."""
-    figures: dict[str, Interval | None] = {}
-    if np.any(compared.tokens_alone):
-        ratio = ratio_interval(compared.tokens, compared.tokens_alone)
-        low = max(-1.0, ratio.low - 1)
-        figures["overhead"] = Interval(ratio.mean - 1, low, ratio.high - 1, ratio.n)
-    wrong, wrong_alone = (
-        [[1 - right for right in run] for run in table]
-        for table in (compared.right, compared.right_alone)
-    )
-    if np.any(wrong_alone):
-        figures["error amplification"] = share_ratio_interval(wrong, wrong_alone)
-    return _known(figures)
-
-
-def _share(cell: Cell, cases: Callable[[Record], tuple[float, float]]) -> Interval | None:
-    """The sum of what `cases(record)` gives first over the sum of what it gives second, clustered
-    by question.
-    """
-    questions = sorted({record["question"] for record in cell.records})
-    tops: Numbers = []
-    bottoms: Numbers = []
-    for run in cell.runs:
-        counted: dict[str, float] = dict.fromkeys(questions, 0.0)
-        of_all = dict(counted)
-        for record in run:
-            more, of_more = cases(record)
-            counted[record["question"]] += more
-            of_all[record["question"]] += of_more
-        tops.append(list(counted.values()))
-        bottoms.append(list(of_all.values()))
-    return share_interval(tops, bottoms)
 
 
 # --- revisions
@@ -366,20 +285,25 @@ def revision_counts(cell: Cell) -> dict[str, int]:
 
 def revision_figures(cell: Cell) -> Figures:
     """Accuracy before and after, confidence and critique; each absent where it has no case."""
+    questions = sorted({record["question"] for record in cell.records})
+    runs: list[dict[str, Counter[Change]]] = []
+    for records in cell.runs:
+        counts = {question: Counter[Change]() for question in questions}
+        for record in records:
+            counts[record["question"]] += changes(record)
+        runs.append(counts)
+
+    def counted(kinds: Sequence[Change]) -> Numbers:
+        return [[sum(counts[q][kind] for kind in kinds) for q in questions] for counts in runs]
 
     def share(these: Sequence[Change], among: Sequence[Change]) -> Interval | None:
-        def cases(record: Record) -> tuple[float, float]:
-            counts = changes(record)
-            return sum(counts[change] for change in these), sum(counts[change] for change in among)
-
-        return _share(cell, cases)
+        return share_interval(counted(these), counted(among))
 
     every = (KEPT, SPOILT, MENDED, LEFT)
-    return _known(
-        {
-            "accuracy before": share((KEPT, SPOILT), every),
-            "accuracy after": share((KEPT, MENDED), every),
-            "confidence": share((KEPT,), (KEPT, SPOILT)),
-            "critique": share((MENDED,), (MENDED, LEFT)),
-        }
-    )
+    figures = {
+        "accuracy before": share((KEPT, SPOILT), every),
+        "accuracy after": share((KEPT, MENDED), every),
+        "confidence": share((KEPT,), (KEPT, SPOILT)),
+        "critique": share((MENDED,), (MENDED, LEFT)),
+    }
+    return {name: interval for name, interval in figures.items() if interval is not None}

@@ -8,17 +8,17 @@ an evaluation takes (`evaluation.spec`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.rehearsal import rehearse
 from comas.config.schema import Config, parse_pair
-from comas.evaluation.accuracy import unsettled
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene
+from comas.setups import duel, single
 from comas.team.build import Team, measurable
 from comas.types import Method, Question, Sampling, Setup, Task, UserMistake
 
@@ -50,10 +50,28 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
         found = load_plugin("setup", plugin, instead="method")
     options = filled(plugin, options, found.play)
     if isinstance(found, Setup):
-        never = unsettled
-        game = Method(found.play, never, never, never, needs=found.needs, paid=found.roles)
+        game = only_played(found.play, needs=found.needs, paid=found.roles)
         return Way(name, game, found.alone, options)
     return Way(name, replace(found, supervised=False), False, options)  # labels are for training
+
+
+def by_themselves(task: Task, play: Callable[..., Any] | None) -> Way:
+    """How the accuracy of agents is measured while they are trained: by `play`, where a method has
+    that, else by `single`, and of a game by `duel`.
+    """
+    if play is None:
+        play = single.play if task.rules is None else duel.play
+    return Way("single", only_played(play), True, {})
+
+
+def only_played(play: Callable[..., Any], **facts: Any) -> Method:
+    """A game that nobody is paid for; `facts` are fields of `Method`."""
+    return Method(play, _never, _never, _never, **facts)
+
+
+def _never(*args: object) -> Any:
+    """Stands where a method settles, weighs and learns."""
+    raise AssertionError("evaluation never settles")
 
 
 def parts_of(name: str) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader
 from comas.config.resolve import PolicyPlan, policies_of, weights_at
 from comas.config.schema import Config, read
 from comas.config.systems import opened
-from comas.evaluation.accuracy import Answer, accuracy, paired_gain
+from comas.evaluation.accuracy import accuracy, paired_gain
 from comas.models.sources import ADAPTER, TEAM, exported, is_packaged, recorded_base, source_of
 from comas.stats import Interval
 from comas.storage import files
@@ -60,8 +60,10 @@ class Job:
     run: Run
     step: int
     config: Config
-    plans: Sequence[PolicyPlan]
-    """Of the policies whose weights are ours."""
+    plans: Mapping[str, PolicyPlan]
+    """Of the policies whose weights are ours, by name."""
+    adapters: Collection[str]
+    """The policies that are adapters."""
     source: Path
     out: Path
     """Where it is written; moved when it is whole."""
@@ -71,26 +73,6 @@ class Job:
     dtypes: dict[str, str] = field(default_factory=dict)
     bases: dict[str, str] = field(default_factory=dict)
     gaps: dict[str, float] = field(default_factory=dict)
-
-    def policies(self, host: str | None = None) -> dict[str, str]:
-        """Policy -> host; those whose weights are ours."""
-        return {p.name: p.host for p in self.plans if host in (None, p.host)}
-
-    def adapters(self, host: str | None = None) -> list[str]:
-        """Those of them that are adapters."""
-        found = weights_at(self.plans, self.source).adapters
-        return [policy for policy in self.policies(host) if policy in found]
-
-    def part(self, kind: str, policies: Sequence[str]) -> Part:
-        """What the card of some policies is about."""
-        bases = {base for policy in policies for base in self.bases[policy].split(", ")}
-        hub = [
-            base
-            for base in sorted(bases)
-            if source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
-        ]
-        adapters = [policy for policy in self.adapters() if policy in policies]
-        return Part(kind, policies, self.bases, hub, self.dtypes, adapters)
 
 
 def export(
@@ -115,10 +97,10 @@ def export(
     place = target.resolve()
     unfinished = place.with_name(place.name + ".part")
     config = read(trained.path / "config.toml")
-    plans = [plan for plan in policies_of(config) if plan.here]
-    job = Job(trained, step, config, plans, source, unfinished, merged, base, note)
-    for policy in job.policies():
-        job.bases[policy] = _base(job, policy)
+    plans = {plan.name: plan for plan in policies_of(config) if plan.here}
+    adapters = weights_at(list(plans.values()), source).adapters
+    job = Job(trained, step, config, plans, adapters, source, unfinished, merged, base, note)
+    job.bases |= {policy: _base(job, policy) for policy in plans}
     facts = facts_of(trained, step)
     plugins = _plugins(job)
     unfinished.mkdir(parents=True)  # not where another process is at it, or was killed
@@ -131,7 +113,7 @@ def export(
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     policies: list[dict[str, Any]] = []
-    for policy in job.policies():
+    for policy in plans:
         folders = {kind: target / policy / kind for kind in ("adapter", "model")}
         places = {kind: str(path) if path.is_dir() else None for kind, path in folders.items()}
         known = {"dtype": job.dtypes.get(policy), "gap": job.gaps.get(policy)}
@@ -142,15 +124,15 @@ def export(
 
 def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
     """Write weights, cards, the files of method and task, and `team.toml`; seal them."""
-    for host in dict.fromkeys(job.policies().values()):
-        adapters = job.adapters(host)
-        for policy in job.policies(host):
-            if policy in adapters:
-                _write_adapter(job, policy)
-            else:
-                _write_whole(job, policy)
-        if adapters and job.merged:  # they are copied, and merged as well
-            _write_merged(job, adapters, host)
+    adapters: dict[str, list[str]] = {}
+    for policy, plan in job.plans.items():
+        if policy in job.adapters:
+            _write_adapter(job, policy)
+            adapters.setdefault(plan.host, []).append(policy)
+        else:
+            _write_whole(job, policy)
+    for host, of_host in adapters.items() if job.merged else ():  # copied, and merged as well
+        _write_merged(job, of_host, host)
     _write_cards(job, facts)
     for name, file in plugins.items():
         shutil.copyfile(file, job.out / name)
@@ -158,7 +140,7 @@ def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
     (job.out / TEAM).write_text(_team(job, names), encoding="utf-8")
     trained = {  # what policies started from that was trained itself, here or elsewhere
         plan.source.name
-        for plan in job.plans
+        for plan in job.plans.values()
         if plan.source.kind == "run" or (plan.source.kind != "seed" and exported(plan.source.name))
     }
     earlier = [Path(name).name for name in sorted(trained)]
@@ -170,11 +152,10 @@ def _base(job: Job, policy: str) -> str:
     """Where the model that a policy started from is found: a hub name or a shipped model rather
     than a folder of this machine.
     """
-    plan = next(plan for plan in job.plans if plan.name == policy)
-    origin = plan.source.origin
+    origin = job.plans[policy].source.origin
     if job.base:
         return job.base
-    if policy not in job.adapters():
+    if policy not in job.adapters:
         return ", ".join(sorted(origin))
     recorded = recorded_base(job.source / policy)
     named = next(iter(origin)) if len(origin) == 1 else recorded
@@ -202,13 +183,13 @@ def _plugins(job: Job) -> dict[str, Path]:
 
 def _write_cards(job: Job, facts: Facts) -> None:
     """Write a card for the team, and one beside each model and adapter."""
-    parts = {job.out: job.part("team", list(job.policies()))}
-    for policy in job.policies():
-        parts |= {
-            job.out / policy / kind: job.part(kind, [policy]) for kind in ("model", "adapter")
-        }
-    for folder, part in parts.items():
+    parts = [(job.out, "team", list(job.plans))]
+    for policy in job.plans:
+        parts += [(job.out / policy / kind, kind, [policy]) for kind in ("model", "adapter")]
+    for folder, kind, policies in parts:
         if folder.is_dir():
+            adapters = [policy for policy in policies if policy in job.adapters]
+            part = Part(kind, policies, job.bases, job.dtypes, adapters)
             (folder / "README.md").write_text(card(facts, part), encoding="utf-8")
 
 
@@ -221,20 +202,16 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     for kind in ("metrics", "monitors"):
         if kind in table:
             table[kind] = [name for name in table[kind] if not name.endswith(".py")]
-    adapters = job.adapters()
-    kinds = {policy: "adapter" if policy in adapters else "model" for policy in job.policies()}
-    folders = {policy: f"./{policy}/{kind}" for policy, kind in kinds.items()}
-    policies = {agent: plan.name for plan in job.plans for agent in plan.agents}
-    for name, agent in table["agents"].items():
-        if name in policies:
-            agent["base"] = folders[policies[name]]
+    for policy, plan in reversed(list(job.plans.items())):  # a host's base is its first policy
+        folder = f"./{policy}/{'adapter' if policy in job.adapters else 'model'}"
+        host = table["hosts"][plan.host]
+        host.pop("device", None)
+        host["base"] = folder
+        for agent in (table["agents"][name] for name in plan.agents):
+            agent["base"] = folder
             if agent.pop("lag", None) is not None:
                 agent.pop("policy")  # it stays what it was
                 agent["frozen"] = True
-            host = table["hosts"][agent["host"]]
-            host.pop("device", None)
-            first = next(iter(job.policies(agent["host"])))
-            host["base"] = folders[first]
     run = job.run.path.resolve().name
     lags = [agent.lag for agent in job.config.agents.values()]
     earlier = "# Earlier selves are frozen as they were.\n" if any(lags) else ""
@@ -332,9 +309,7 @@ class Part:
     policies: Sequence[str]
     bases: Mapping[str, str]
     """Policy -> hub name, shipped model or folder that it started from."""
-    hub: Sequence[str]
-    """Those of them that are names on the hub."""
-    dtype: Mapping[str, str]
+    dtype: Mapping[str, str] = field(default_factory=dict)
     """Policy -> precision of its whole model, where it was written."""
     adapters: Sequence[str] = ()
     """The policies that are adapters."""
@@ -362,14 +337,9 @@ class Facts:
     process: dict[str, Any] = field(default_factory=dict)
     """What the last process on the run ran on."""
 
-    def agents(self, policy: str) -> list[str]:
-        """Who speaks with these weights."""
-        plans = policies_of(self.config)
-        return [name for plan in plans if plan.name == policy for name in plan.agents]
-
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
         """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
-        return accuracy([Answer(**record) for record in self._answers_of(when, agents)])
+        return accuracy(self._answers_of(when, agents))
 
     def gain(self, agents: Sequence[str] = ()) -> Interval | None:
         """After minus before, paired by question."""
@@ -421,7 +391,8 @@ def shown(base: str) -> str:
 def card(facts: Facts, part: Part) -> str:
     """The card as Markdown: `card.jinja` with these facts."""
     config = facts.config
-    agents = [agent for policy in part.policies for agent in facts.agents(policy)]
+    plans = {plan.name: plan for plan in policies_of(config)}
+    agents = [agent for policy in part.policies for agent in plans[policy].agents]
     answers = facts.answers.get("after") or facts.answers.get("before") or []
     values = config.model_dump(mode="json", include=set(SETTINGS))
     settings = without_none({key: values[key] for key in SETTINGS if values[key] != {}})
@@ -473,12 +444,18 @@ def _front(facts: Facts, part: Part) -> str:
     tags = ["comas", "multi-agent", "reinforcement-learning", method]
     if of_adapter or (part.kind == "team" and part.adapters):
         tags.append("lora")
+    bases = sorted({base for policy in part.policies for base in part.bases[policy].split(", ")})
+    hub = [
+        base
+        for base in bases
+        if source_of(base).kind == "hub" and not Path(base).exists() and base.count("/") < 2
+    ]
     data = ModelCardData(
         library_name="peft" if of_adapter else "transformers",
         pipeline_tag="text-generation",
-        base_model=(part.hub[0] if len(part.hub) == 1 else list(part.hub)) or None,
+        base_model=(hub[0] if len(hub) == 1 else hub) or None,
         tags=list(dict.fromkeys(tags)),
     )
-    if part.hub:
+    if hub:
         data["base_model_relation"] = "adapter" if of_adapter else "finetune"
     return data.to_yaml()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import tomllib
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+
+import filelock
 
 from comas.types import UserMistake
 
@@ -33,11 +36,7 @@ def as_json(
     ends one for some readers.
     """
     text = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
-    return STEERING.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write(path: Path, text: str) -> None:
@@ -84,6 +83,24 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock(folder: Path, what: str) -> filelock.FileLock:
+    """Keep other processes from working on this folder, a run say, until the lock is released, or
+    until this process ends in whatever way.
+    """
+    held = filelock.FileLock(folder / ".lock", timeout=0)
+    try:
+        held.acquire()
+    except filelock.Timeout:
+        raise UserMistake(
+            f"{folder}: another process is working on this {what}; wait for it or stop it"
+        ) from None
+    except NotImplementedError:  # some network disks have no locks
+        logging.getLogger("comas").warning(
+            "%s: this disk has no locks; make sure that no other process works on it", folder
+        )
+    return held
 
 
 def digest(path: Path) -> str:

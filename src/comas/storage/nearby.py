@@ -19,19 +19,11 @@ def resembling(name: str, known: Iterable[str] = ()) -> str:
     """
     candidates = {word: word for word in known}
     for folder in (Path(), Path("runs"), Path(name).parent):
-        for path in _marked(folder):
-            candidates |= {path.name: str(path), str(path): str(path)}
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if any((path / mark).is_file() for mark in MARKS):
+                candidates |= {path.name: str(path), str(path): str(path)}
     close = difflib.get_close_matches(name, candidates, 1)
     close = close or difflib.get_close_matches(Path(name).name, candidates, 1)
     if not close or candidates[close[0]] == name:
         return ""
     return f"; did you mean {candidates[close[0]]}?"
-
-
-def _marked(folder: Path) -> list[Path]:
-    """The runs, models and teams in a folder."""
-    if not folder.is_dir():
-        return []
-    return [
-        path for path in sorted(folder.iterdir()) if any((path / mark).is_file() for mark in MARKS)
-    ]

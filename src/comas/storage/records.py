@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -56,15 +56,13 @@ def plain(value: Any) -> Any:
     learnt is lost to a fact.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if hasattr(value, "__dict__"):
-            return dict(vars(value))
-        return dataclasses.asdict(value)
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, set | frozenset):
-        return sorted(cast("set[Any]", value), key=repr)
+        return sorted(value, key=repr)
     if isinstance(value, np.ndarray | np.generic):
-        return cast("Any", value).tolist()
+        return value.tolist()
     if isinstance(value, Mapping):
-        return dict(cast("Mapping[Any, Any]", value))
+        return dict(value)
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
@@ -75,18 +73,17 @@ def _keys_as_text(value: Any, depth: int = 50) -> Any:
     if depth == 0:
         return repr(type(value))
     if isinstance(value, Mapping):
-        table = cast("Mapping[Any, Any]", value)
-        return {str(key): _keys_as_text(table[key], depth - 1) for key in table}
+        return {str(key): _keys_as_text(part, depth - 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_keys_as_text(v, depth - 1) for v in cast("Sequence[Any]", value)]
+        return [_keys_as_text(part, depth - 1) for part in value]
     return value
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file; a last line that is still being written is left out."""
-    with path.open(encoding="utf-8") as log:
+    with path.open("rb") as log:
         for number, line in enumerate(log, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
                 yield json.loads(line)
@@ -94,11 +91,21 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise UserMistake(f"{path} line {number} is damaged: {error}") from error
 
 
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Tables within tables as dotted keys; a table without keys is a value."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
 def without_none(value: Any) -> Any:
     """TOML has no null: a key that is None is left out."""
     if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        return {key: without_none(v) for key, v in table.items() if v is not None}
+        return {key: without_none(part) for key, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
-        return [without_none(v) for v in cast("Sequence[Any]", value)]
+        return [without_none(part) for part in value]
     return value

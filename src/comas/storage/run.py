@@ -18,7 +18,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -48,8 +47,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.holds = Holds(path / "held")
-        self._lock = filelock.FileLock(path / ".lock")
+        self._lock: filelock.BaseFileLock | None = None
         self._unsynced: list[Path] = []
 
     def __repr__(self) -> str:
@@ -111,23 +109,13 @@ class Run:
             )
 
     def lock(self) -> None:
-        """Keep other processes from working on this run until `unlock`, or until this process ends
-        in whatever way.
-        """
-        try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise UserMistake(
-                f"{self.path}: another process is working on this run; wait for it or stop it"
-            ) from None
-        except NotImplementedError:  # some network disks have no locks
-            LOG.warning(
-                "%s: this disk has no locks; make sure that no other process works on it", self.path
-            )
+        """Keep other processes from working on this run until `unlock`."""
+        self._lock = files.lock(self.path, "run")
 
     def unlock(self) -> None:
         """Others may."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def config(self) -> dict[str, Any]:
         """The resolved config, as it was saved."""
@@ -266,7 +254,7 @@ class Run:
         files.replace(self.path / "commit.json", json.dumps(marker))
         kept = self.steps_kept()
         newest = sorted(kept)[-KEEP:]
-        needed = {*newest, best, *self.holds.steps()}
+        needed = {*newest, best, *steps_held(self)}
         for old in set(kept) - needed:
             shutil.rmtree(self.checkpoint_of(old))
 
@@ -369,63 +357,21 @@ def _step_of(folder: Path) -> int | None:
 
 # --- checkpoints that others still need: a note in the run's folder for each of them
 
-
-@dataclass(frozen=True)
-class Holds:
-    """The notes, each with the folder that needs the checkpoint (its holder)."""
-
-    folder: Path
-
-    def add(self, step: int, holder: Path) -> bool:
-        """Have the checkpoint of a step kept while the run trains on, as long as the folder
-        `holder` exists and does not `remove` its note; return whether that could be noted (the
-        run's folder may be somebody else's).
-        """
-        note = self._note(step, holder)
-        try:
-            note.parent.mkdir(exist_ok=True)
-            note.write_text(str(holder.resolve()), encoding="utf-8")
-        except OSError:
-            return False
-        return True
-
-    def remove(self, step: int, holder: Path) -> None:
-        """Let the next commit remove the checkpoint."""
-        with suppress(OSError):  # what remains costs disk space, nothing else
-            self._note(step, holder).unlink(missing_ok=True)
-
-    def steps(self) -> set[int]:
-        """Find the steps whose checkpoints are still needed; one is whose note or holder cannot be
-        looked at, since these may be another user's.
-        """
-        steps: set[int] = set()
-        for note in self.folder.glob("step-*.*"):
-            name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
-            try:
-                holder = Path(note.read_text(encoding="utf-8", errors="replace"))
-                is_held = holder.is_absolute() and stat.S_ISDIR(holder.stat().st_mode)
-            except (FileNotFoundError, NotADirectoryError, ValueError):  # gone by now, or no path
-                continue
-            except OSError:
-                is_held = True
-            if name and is_held:
-                steps.add(int(name[1]))
-        return steps
-
-    def _note(self, step: int, holder: Path) -> Path:
-        place = str(holder.resolve()).encode("utf-8", "surrogateescape")
-        digest = hashlib.sha256(place).hexdigest()[:12]
-        return self.folder / f"step-{step}.{digest}"
-
-
 Checkpoint = tuple[Run, int]
 """A run, and after how many of its steps."""
 
 
 def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
-    """Have these checkpoints kept for `holder`; yields a note for each that cannot be."""
+    """Have these checkpoints kept while their runs train on, as long as the folder `holder` exists
+    and does not `release` them; yields a note for each that cannot be, since the run's folder may
+    be somebody else's.
+    """
     for run, step in checkpoints:
-        if not run.holds.add(step, holder):
+        note = _note(run, step, holder)
+        try:
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(str(holder.resolve()), encoding="utf-8")
+        except OSError:
             yield (
                 f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"
                 f" which is needed to go on with {holder}, may be removed"
@@ -433,6 +379,32 @@ def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
 
 
 def release(checkpoints: Iterable[Checkpoint], holder: Path) -> None:
-    """The inverse of `hold`."""
+    """Let the next commit remove these checkpoints."""
     for run, step in checkpoints:
-        run.holds.remove(step, holder)
+        with suppress(OSError):  # what remains costs disk space, nothing else
+            _note(run, step, holder).unlink(missing_ok=True)
+
+
+def _note(run: Run, step: int, holder: Path) -> Path:
+    place = str(holder.resolve()).encode("utf-8", "surrogateescape")
+    digest = hashlib.sha256(place).hexdigest()[:12]
+    return run.path / "held" / f"step-{step}.{digest}"
+
+
+def steps_held(run: Run) -> set[int]:
+    """Find the steps whose checkpoints are still needed; one is whose note or holder cannot be
+    looked at, since these may be another user's.
+    """
+    steps: set[int] = set()
+    for note in (run.path / "held").glob("step-*.*"):
+        name = re.fullmatch(r"step-(\d+)\.[0-9a-f]{12}", note.name)
+        try:
+            holder = Path(note.read_text(encoding="utf-8", errors="replace"))
+            is_held = holder.is_absolute() and stat.S_ISDIR(holder.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # gone by now, or no path
+            continue
+        except OSError:
+            is_held = True
+        if name and is_held:
+            steps.add(int(name[1]))
+    return steps

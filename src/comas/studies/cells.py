@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import filelock
 import tomli_w
@@ -331,8 +331,8 @@ class Row:
 
 def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
     """A row for each cell in the order of settings, whether it has run or not."""
-    order = {cell.setting.name: place for place, cell in reversed(list(enumerate(cells)))}
-    cells = sorted(cells, key=lambda cell: order[cell.setting.name])
+    names = [cell.setting.name for cell in cells]
+    cells = sorted(cells, key=lambda cell: names.index(cell.setting.name))
     rows = [_row(study, cell) for cell in cells]
     for name, measure in study.measures.items():
         if measure.metric is None or any(name in row.values for row in rows):
@@ -431,16 +431,12 @@ def _found(step: Mapping[str, Any], path: str) -> list[Any]:
     """What stands at a dotted path; the step itself where there is none."""
     places: list[Any] = [step]
     for part in path.split(".") if path else ():
-        places = [below for place in places for below in _below(place, part)]
+        below: list[Any] = []
+        for place in places:
+            if isinstance(place, Mapping) and part in place:
+                below.append(place[part])
+            elif isinstance(place, list):
+                rows = [row for row in place if isinstance(row, Mapping)]
+                below += [row for row in rows if part in (row.get("role"), row.get("agent"))]
+        places = below
     return places
-
-
-def _below(place: Any, part: str) -> list[Any]:
-    if isinstance(place, Mapping):
-        table = cast("Mapping[str, Any]", place)
-        return [table[part]] if part in table else []
-    if isinstance(place, list):
-        listed = cast("list[Any]", place)
-        rows = [cast("Mapping[str, Any]", row) for row in listed if isinstance(row, Mapping)]
-        return [row for row in rows if part in (row.get("role"), row.get("agent"))]
-    return []

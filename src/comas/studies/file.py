@@ -13,20 +13,22 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from comas.config.mistakes import explain, nearest
 from comas.config.plugins import load_plugin, with_tools
 from comas.config.resolve import Resolved, check_training, resolve
-from comas.config.schema import anchor, beside, read
+from comas.config.schema import anchor, beside, put, read
 from comas.evaluation import ways
 from comas.storage import files
+from comas.storage.records import flat
 from comas.team.build import seats
 from comas.types import UserMistake
 
@@ -137,14 +139,22 @@ def read_file(path: Path) -> StudyFile:
         if "extends" in below:
             raise UserMistake(f"{path}: extends = {named!r}: that file extends another one itself")
         data = over(below, data)
-    try:
-        study = StudyFile.model_validate(data)
+    with naming(str(path)):
+        try:
+            study = StudyFile.model_validate(data)
+        except ValidationError as error:
+            raise UserMistake(_explained(error)) from error
         _check(study)
-    except ValidationError as error:
-        raise UserMistake(f"{path}: {_explained(error)}") from error
-    except UserMistake as error:
-        raise UserMistake(f"{path}: {error}") from error
     return study
+
+
+@contextmanager
+def naming(place: str) -> Generator[None]:
+    """Say of a mistake that is found in here where it is."""
+    try:
+        yield
+    except UserMistake as error:
+        raise UserMistake(f"{place}: {error}") from error
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -170,7 +180,7 @@ def over(below: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         known = below.get(key)
         if isinstance(value, dict) and value and isinstance(known, dict):
-            merged[key] = over(cast("Keys", known), cast("Keys", value))
+            merged[key] = over(known, value)
     return merged
 
 
@@ -247,16 +257,12 @@ def settings_of(study: StudyFile, folder: Path) -> list[Setting]:
     """All settings, resolved, with places that are relative to `folder`; a mistake names setting
     and key.
     """
-    try:
+    with naming("config"):
         read(None, nested(study.config))
-    except UserMistake as error:
-        raise UserMistake(f"config: {error}") from error
     found: list[Setting] = []
     for name, keys, trained in described(study):
-        try:
+        with naming(f"setting {name}"):
             setting = _resolved(study, folder, name, keys, trained)
-        except UserMistake as error:
-            raise UserMistake(f"setting {name}: {error}") from error
         for other in found:  # a difference between them would be noise
             if other.essence == setting.essence:
                 raise UserMistake(
@@ -341,28 +347,11 @@ def _check_ours(place: str, keys: Keys) -> None:
             raise UserMistake(f"{place}: {key} is set for all settings alike, by {OURS[key]}")
 
 
-def flat(table: Mapping[str, Any], above: str = "") -> Keys:
-    """Tables within tables as dotted keys."""
-    found: Keys = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
-        else:
-            found[f"{above}{key}"] = value
-    return found
-
-
 def nested(table: Mapping[str, Any]) -> Keys:
     """Dotted keys, in tables too, as tables within tables."""
     found: Keys = {}
     for key, value in flat(table).items():
-        *path, last = key.split(".")
-        below = found
-        for part in path:
-            below = below.setdefault(part, {})
-            if not isinstance(below, dict):
-                raise UserMistake(f"{key}: {part} is {below!r}, not a table")
-        below[last] = value
+        put(found, key, value)
     return found
 
 
@@ -406,10 +395,8 @@ def check_measures(study: StudyFile, settings: Sequence[Setting]) -> None:
         for wanted in measure.settings or ():
             check_named(f"{place}: settings", wanted, names)
         for setting in taken_of(measure, settings):
-            try:
+            with naming(f"{place}: setting {setting.name}"):
                 _check_taken(measure, setting)
-            except UserMistake as error:
-                raise UserMistake(f"{place}: setting {setting.name}: {error}") from error
 
 
 def taken_of(measure: Measure, settings: Sequence[Setting]) -> list[Setting]:
@@ -445,12 +432,10 @@ def check_claims(study: StudyFile, settings: Sequence[Setting]) -> None:
     said: list[dict[str, Any]] = []
     for number, claim in enumerate(study.claims, 1):
         facts = claim.model_dump(exclude={"says"})
-        try:
+        with naming(f"claim {number} ({claim.says})"):
             _check_claim(claim, study, {setting.name: setting for setting in settings})
             if facts in said:
                 raise UserMistake(f"claim {said.index(facts) + 1} says the same: remove one")
-        except UserMistake as error:
-            raise UserMistake(f"claim {number} ({claim.says}): {error}") from error
         said.append(facts)
 
 
@@ -482,30 +467,27 @@ def _check_claim(claim: Claim, study: StudyFile, settings: Mapping[str, Setting]
 # --- files that are named
 
 
-def located(study: StudyFile, folder: Path) -> StudyFile:
-    """The study with the files that its measures name by a path from its folder found from
+def locate(study: StudyFile, folder: Path) -> None:
+    """Have the files that the measures of a study name by a path from its folder found from
     anywhere; an error for data that are not there.
     """
 
     def place_of(plugin: str) -> str:
         return beside(plugin, folder) if plugin.endswith(".py") else plugin
 
-    measures: dict[str, Measure] = {}
     for name, measure in study.measures.items():
-        found: dict[str, str] = {}
         if measure.setup is not None:
-            found["setup"] = with_plugin(measure.setup, place_of)
+            measure.setup = with_plugin(measure.setup, place_of)
         if measure.task is not None:
-            found["task"] = place_of(measure.task)
+            measure.task = place_of(measure.task)
         if measure.data is not None:
-            found["data"] = beside(measure.data, folder)
-            if not Path(found["data"]).exists():
+            place = beside(measure.data, folder)
+            if not Path(place).exists():
                 raise UserMistake(
                     f"measures.{name}: data = {measure.data!r}: there is no such file or folder,"
                     " beside the study file or from here"
                 )
-        measures[name] = measure.model_copy(update=found)
-    return study.model_copy(update={"measures": measures})
+            measure.data = place
 
 
 def with_plugin(setup: str, said: Callable[[str], str]) -> str:
@@ -519,10 +501,9 @@ def pinned(value: Any, key: str = "") -> Any:
     its path, wherever that lies.
     """
     if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        return {name: pinned(below, name) for name, below in table.items()}
+        return {name: pinned(below, name) for name, below in value.items()}
     if isinstance(value, list):
-        return [pinned(each) for each in cast("list[Any]", value)]
+        return [pinned(each) for each in value]
     if not isinstance(value, str):
         return value
     if key == "setup":

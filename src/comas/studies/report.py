@@ -18,9 +18,8 @@ import importlib.util
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,12 +44,27 @@ class Verdict:
     claim: Claim
     difference: Interval | None
     """Left minus right over the seeds that have both; None where none has."""
-    p: float
-    """Corrected."""
-    raw_p: float
-    word: Word
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...]
     """Cells without a value, in words."""
+    raw_p: float
+    p: float = 1.0
+    """Corrected."""
+
+    @property
+    def word(self) -> Word:
+        """In a word or two."""
+        found = self.difference
+        if self.missing:
+            return "missing"
+        if found is None or found.n < 2:
+            return "one seed"
+        if self.p < LEVEL:
+            return "holds"
+        above = self.claim.direction == "above"
+        margin = self.claim.margin
+        # the whole interval lies on the other side of the margin
+        is_other = found.high < margin if above else found.low > -margin
+        return "contradicted" if is_other else "not shown"
 
     @property
     def verdict(self) -> str:
@@ -76,7 +90,7 @@ class Verdict:
 def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
     """A verdict for every claim, in the order of the file."""
     cells = {(row.setting, row.seed): row for row in rows}
-    found: list[tuple[list[float], tuple[str, ...], float]] = []
+    found: list[Verdict] = []
     for claim in study.claims:
         differences: list[float] = []
         missing: list[str] = []
@@ -91,12 +105,10 @@ def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
             left, *right = (row.values[measure] for row, measure in sides)
             differences.append(left - (right[0] if right else float(claim.right)))
         raw = 1.0 if missing else p_of(differences, claim)
-        found.append((differences, tuple(missing), raw))
-    corrected = holm([raw for _, _, raw in found])
-    return [
-        _verdict(claim, *facts, p)
-        for claim, facts, p in zip(study.claims, found, corrected, strict=True)
-    ]
+        interval = seeds_interval(differences) if differences else None
+        found.append(Verdict(claim, interval, tuple(missing), raw))
+    corrected = holm([verdict.raw_p for verdict in found])
+    return [replace(verdict, p=p) for verdict, p in zip(found, corrected, strict=True)]
 
 
 def p_of(differences: Sequence[float], claim: Claim) -> float:
@@ -111,24 +123,6 @@ def p_of(differences: Sequence[float], claim: Claim) -> float:
 
     found: Any = stats.ttest_1samp(beyond, 0.0, alternative="greater")
     return float(found.pvalue)
-
-
-def _verdict(
-    claim: Claim, differences: Sequence[float], missing: tuple[str, ...], raw: float, p: float
-) -> Verdict:
-    interval = seeds_interval(differences) if differences else None
-    word: Word = "not shown"
-    if missing:
-        word = "missing"
-    elif interval is None or interval.n < 2:
-        word = "one seed"
-    elif p < LEVEL:
-        word = "holds"
-    else:
-        above = claim.direction == "above"
-        if interval.high < claim.margin if above else interval.low > -claim.margin:
-            word = "contradicted"  # the whole interval lies on the other side of the margin
-    return Verdict(claim, interval, p, raw, word, missing)
 
 
 # --- the report
@@ -391,13 +385,6 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def _picture(out: Path, name: str, caption: str, draw: Callable[[Path], None]) -> str:
-    """Draw a picture, and return its place in the report."""
-    (out / "pictures").mkdir(parents=True, exist_ok=True)
-    draw(out / "pictures" / f"{name}.svg")
-    return f"![{plain(caption)}](pictures/{name}.svg)"
-
-
 def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
     shown: list[Panel] = [
         (setting.name, [r.curve for r in report.rows if r.setting == setting.name and r.curve])
@@ -405,17 +392,19 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
         if setting.trained
     ]
     if any(curves for _, curves in shown):
-        caption = (
-            "Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
-            " grey: the first setting"
+        panels(out / "pictures" / "learning.svg", shown)
+        yield (
+            "![Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
+            " grey: the first setting](pictures/learning.svg)"
         )
-        yield _picture(out, "learning", caption, partial(panels, shown=shown))
     names = [setting.name for setting in report.settings]
     values = [(name, report.values(name, "accuracy")) for name in names]
-    if not any(found for _, found in values):
-        return
-    caption = "Held-out accuracy after training: seeds, their mean and its 95 % interval"
-    yield _picture(out, "accuracy", caption, partial(finals, rows=values))
+    if any(found for _, found in values):
+        finals(out / "pictures" / "accuracy.svg", values)
+        yield (
+            "![Held-out accuracy after training: seeds, their mean and its 95 % interval]"
+            "(pictures/accuracy.svg)"
+        )
 
 
 def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | None:
@@ -441,6 +430,7 @@ def panels(path: Path, shown: Sequence[Panel]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     columns = min(COLUMNS, max(1, len(shown)))
     rows = math.ceil(len(shown) / columns)
     with mpl.rc_context(RC):
@@ -478,6 +468,7 @@ def finals(path: Path, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
         figure = Figure(figsize=(7, 0.6 + 0.25 * len(rows)), layout="constrained")
         axes = figure.subplots()

@@ -35,7 +35,8 @@ from comas.studies.file import (
     StudyFile,
     check_claims,
     check_measures,
-    located,
+    locate,
+    naming,
     parts_of,
     pinned,
     read_file,
@@ -63,13 +64,11 @@ class Study:
         """Read and check everything that can be known without models."""
         path = Path(file)
         described = read_file(path)
-        try:
-            described = located(described, path.parent)
+        with naming(str(path)):
+            locate(described, path.parent)
             settings = settings_of(described, path.parent)
             check_measures(described, settings)
             check_claims(described, settings)
-        except UserMistake as error:
-            raise UserMistake(f"{path}: {error}") from error
         out = Path(described.out or Path("studies") / path.stem).expanduser().absolute()
         if odd := [sign for sign in "=,@" if sign in str(out)]:
             raise UserMistake(f"{path}: out = {str(out)!r}: a folder without {odd[0]} is wanted")
@@ -151,11 +150,9 @@ class Study:
         """An error for a setting with something left that training would refuse."""
         for setting in {cell.setting.name: cell.setting for cell in self.left()}.values():
             resolved = setting.resolved
-            try:
+            with naming(f"{self.file}: setting {setting.name}"):
                 of_run(resolved.config, resolved.task, note=lambda _: None)
                 estimate.fitted(resolved, note=lambda _: None)
-            except UserMistake as error:
-                raise UserMistake(f"{self.file}: setting {setting.name}: {error}") from error
 
     def run(
         self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None
@@ -178,14 +175,7 @@ class Study:
     def alone(self) -> filelock.FileLock:
         """Keep other processes from working on this study, inside of a `with`."""
         self.out.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.out / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise UserMistake(
-                f"{self.out}: another process is working on this study; wait for it or stop it"
-            ) from None
-        return lock
+        return files.lock(self.out, "study")
 
 
 def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Report:

@@ -14,7 +14,6 @@ from comas.testing.hosts import scripted_elsewhere as scripted_elsewhere
 from comas.testing.methods import check_method as check_method
 from comas.testing.recorded import Recorded as Recorded
 from comas.testing.recorded import replay as replay
-from comas.testing.scripted import Said as Said
 from comas.testing.scripted import Script as Script
 from comas.testing.scripted import Scripted as Scripted
 from comas.testing.scripted import Table as Table
@@ -22,7 +21,6 @@ from comas.testing.scripted import cut as cut
 from comas.testing.scripted import discuss as discuss
 from comas.testing.scripted import golden_script as golden_script
 from comas.testing.scripted import play_step as play_step
-from comas.testing.scripted import script_of as script_of
 from comas.testing.scripted import scripted_scene as scripted_scene
 from comas.testing.scripted import scripted_team as scripted_team
 from comas.testing.tasks import check_task as check_task

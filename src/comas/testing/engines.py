@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -140,13 +141,7 @@ async def _check_texts(engine: Engine, models: Mapping[str, Weights]) -> None:
     generations = await _sample(engine, requests)
     assert any(g.finished for g in generations), "no reply ended at an end token"
     assert not all(g.finished for g in generations), "no reply was cut at its length"
-    await _check_seeds(engine, requests[0])
-
-
-async def _check_seeds(engine: Engine, request: Request) -> None:
-    seeded = [
-        Request(request.policy, request.prompt_ids, request.sampling, seed) for seed in range(8)
-    ]
+    seeded = [replace(requests[0], seed=seed) for seed in range(8)]
     texts = {tuple(g.token_ids.tolist()) for g in await _sample(engine, seeded)}
     assert len(texts) > 1, "eight seeds gave one text: the seed is not used"
 

@@ -22,7 +22,6 @@ from comas.types import (
     Ask,
     Fit,
     Host,
-    Learned,
     Meter,
     Method,
     Payoff,
@@ -97,8 +96,7 @@ async def _check_telling(host: Host, policy: str, method: Method) -> None:
     assert await _refused(host, policy, method, "g0"), "given words were kept, keep was False"
     before = await _ask(host, policy, "g1", keep=False)
     await host.tell(Ask("g2", policy, MESSAGES, "solution", True), words)
-    learned = await host.learn({policy: [Payoff("g2", 1.0, "g")]}, method)
-    assert set(learned.turns) == {"g2"}, f"told of {sorted(learned.turns)}"
+    await _learn(host, policy, method, "g2")
     learnt = await _ask(host, policy, "g3", keep=False)
     assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
 
@@ -127,8 +125,7 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
     )
     assert await _refused(host, policy, method, "w0"), "a weighed turn was kept, keep was False"
     await _weigh(host, policy, "w3", True)
-    learned = await host.learn({policy: [Payoff("w3", 1.0, "g")]}, method)
-    assert set(learned.turns) == {"w3"}, f"told of {sorted(learned.turns)}"
+    await _learn(host, policy, method, "w3")
 
 
 async def _check_frozen(host: Host, policy: str) -> None:
@@ -143,14 +140,17 @@ async def _check_frozen(host: Host, policy: str) -> None:
         raise AssertionError("it does not learn, and kept a turn for learning")
 
 
-async def _learn(host: Host, policy: str, method: Method, *turns: str) -> Learned:
+async def _learn(host: Host, policy: str, method: Method, *turns: str) -> None:
+    """Pay the first of these turns, and see that it learns from all of them."""
     paid = [Payoff(turn, float(place == 0), "g") for place, turn in enumerate(turns)]
-    return await host.learn({policy: paid}, method)
+    learned = await host.learn({policy: paid}, method)
+    assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
+    assert set(learned.turns) == set(turns), f"told of {sorted(learned.turns)}"
 
 
 async def _refused(host: Host, policy: str, method: Method, turn: str) -> bool:
     try:
-        await _learn(host, policy, method, turn)
+        await host.learn({policy: [Payoff(turn, 1.0, "g")]}, method)
     except KeyError:
         return True
     return False
@@ -164,9 +164,7 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
         "an unknown turn id was paid for"
     )
     assert await _refused(host, policy, method, "t3"), "a turn was kept although keep was False"
-    learned = await _learn(host, policy, method, "t1", "t2")
-    assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
-    assert set(learned.turns) == {"t1", "t2"}, f"told of {sorted(learned.turns)}"
+    await _learn(host, policy, method, "t1", "t2")
     assert await _refused(host, policy, method, "t1"), "a turn was kept after learning"
     learnt = await _ask(host, policy, "t4", keep=False)
     assert learnt.version == first.version + 1, (

@@ -10,7 +10,8 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,21 +31,22 @@ from comas.testing.scripted import (
 from comas.types import Episode, Method, Question, Row, State, Task, UserMistake
 
 
+@contextmanager
+def contract() -> Generator[None]:
+    """Tell a UserMistake as what it is here: a broken contract."""
+    try:
+        yield
+    except UserMistake as mistake:
+        raise AssertionError(str(mistake)) from mistake
+
+
+@contract()
 def check_method(
     method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
 ) -> None:
     """The contract of a method: named turns, declared roles, finite pay, determinism, and no look
     at the labels.
     """
-    try:
-        _check_method(method, task, questions, script, **setting)
-    except UserMistake as mistake:
-        raise AssertionError(str(mistake)) from mistake
-
-
-def _check_method(
-    method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
-) -> None:
     _check_wording_of(method)
     episodes, before, after = play_step(method, task, script, questions, **setting)
     _check_turns(method, episodes)

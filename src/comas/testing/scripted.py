@@ -293,16 +293,15 @@ def discuss(
 
 
 def records(episodes: Sequence[Episode]) -> list[str]:
-    return [_stable(episode_record(episode)) for episode in episodes]
-
-
-def _stable(record: dict[str, Any]) -> str:
-    """A record as text, without its question and what differs from run to run."""
-    del record["question"]
-    for turn in record["turns"]:
-        turn.pop("seconds")
-        turn["info"].get("call", {}).pop("seconds", None)
-    return json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1)
+    """Records as texts, without their questions and what differs from run to run."""
+    texts: list[str] = []
+    for record in map(episode_record, episodes):
+        del record["question"]
+        for turn in record["turns"]:
+            turn.pop("seconds")
+            turn["info"].get("call", {}).pop("seconds", None)
+        texts.append(json.dumps(record, sort_keys=True, ensure_ascii=False, indent=1))
+    return texts
 
 
 # --- a script with replies of all kinds

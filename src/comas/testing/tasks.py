@@ -14,7 +14,8 @@ from typing import Any
 
 from comas.game.prompts import FACTS, holes, meant_by
 from comas.questions.checked import checked
-from comas.types import Question, Task, UserMistake
+from comas.testing.methods import contract
+from comas.types import Question, Task
 
 HOLES = {
     "solution": {"question"},
@@ -54,10 +55,8 @@ def check_task(
     splits = {s: task.load(s, **options) for s in names}
     seen: set[str] = set()
     for name, questions in splits.items():
-        try:
+        with contract():
             checked(questions, task, name)
-        except UserMistake as mistake:
-            raise AssertionError(str(mistake)) from mistake
         ids = [q.id for q in questions]
         assert ids, f"split {name} is empty"
         for question in questions:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from comas.hooks import Hook
 from comas.storage import files
-from comas.storage.records import line
+from comas.storage.records import flat, line
 from comas.storage.run import Run
 from comas.types import Episode
 
@@ -154,13 +154,8 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config as one table with dotted keys; lists as texts."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{below}": part for below, part in of_config(value).items()}
-        else:
-            flat[key] = str(value) if isinstance(value, list) else value
-    return flat
+    values = {key: value for key, value in flat(config).items() if value != {}}
+    return {key: str(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:

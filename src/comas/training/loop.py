@@ -26,7 +26,7 @@ from comas.storage.run import Run, hold
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
-from comas.training.learning import Divergence, at_host, learn, scheduled
+from comas.training.learning import at_host, divergence, learn, scheduled
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import load_metrics, summarise
@@ -66,7 +66,8 @@ class Session:
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
         self.signal = LearningSignal(self.config, team.method, team.task)
-        self.divergence = Divergence()
+        self.skipped: dict[str, int] = {}
+        """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = False
         self.looping = False
 
@@ -148,7 +149,9 @@ class Session:
         self.tokens = metrics["tokens"]
         if (validation := metrics.get("validation")) and validation["mean"] > self.best[0]:
             self.best = (validation["mean"], metrics["step"] + 1)
-        self.divergence.count(metrics)
+        for policy, stats in metrics["policies"].items():
+            before = self.skipped.get(policy, 0)
+            self.skipped[policy] = before + 1 if stats.get("skipped") else 0
 
     async def loop(self, start: int) -> int:
         """Play, settle, learn, write, rules; returns the number of steps that the policies have
@@ -208,7 +211,7 @@ class Session:
         began: float,
         clocks: Mapping[str, float],
     ) -> None:
-        """The second half of a step: learn, write."""
+        """The second half of a step: learn, watch, write."""
         self.pulse.turn_to("learning", step)
         method = scheduled(self.team.method, self.config, step)
         learned = await learn(self.team, method, step, episodes)
@@ -226,15 +229,6 @@ class Session:
         if self.asked.validation and (step + 1) % self.config.eval_every == 0:
             figures, validated = await self.measuring.validated(self.asked.validation, step + 1)
             metrics |= figures
-        self._write(step, metrics, episodes, validated)
-
-    def _write(
-        self,
-        step: int,
-        metrics: dict[str, Any],
-        episodes: Sequence[Episode],
-        validated: Sequence[float],
-    ) -> None:
         signs = self.signal.signs(step, episodes)
         seen = Seen(step, episodes, metrics["policies"], validated)
         metrics["monitors"], alarms = self.watching.read(seen)
@@ -246,7 +240,7 @@ class Session:
         self.ended = self.ended or (bool(alarms) and action != "warn")
         self.run.write_step(metrics, episodes)
         self._count(metrics)
-        for policy, times in self.divergence.skipped.items():
+        for policy, times in self.skipped.items():
             if times == 1:
                 self.hooks.note(
                     f"step {step + 1}: policy {policy} learnt nothing: a loss, a gradient or an"
@@ -262,12 +256,14 @@ class Session:
         done = step + 1
         if self.ended:
             self.hooks.note(f"stopped after step {done} by an alarm (on_alarm=stop)")
-        ends = self.ended or self.divergence.ends
+        diverged = divergence(self.skipped, step, self.run.path)
+        ends = self.ended or diverged is not None
         last = ends or self.stopping or self._spent() or done == self.config.steps
         if last or done % self.config.checkpoint_every == 0 or self.best[1] == done:
             await self._to_the_end(self._commit(done))
         self.looping = False
-        self.divergence.check(step, self.run.path)
+        if diverged is not None:
+            raise diverged
         if self.stopping:
             raise Stopped
 

@@ -6,10 +6,11 @@ Leaves out: what the answers are worth (`evaluation.accuracy`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from comas.evaluation.accuracy import Answer, accuracy, answer_all, by_agent, by_question, copied
+from comas.evaluation.ways import asking_of, by_themselves
 from comas.hooks import Hook, Pulse, Stage
 from comas.stats import Interval
 from comas.storage.run import Run
@@ -54,7 +55,7 @@ class Measuring:
         record: dict[str, Any] = {
             "step": step,
             "accuracy": interval._asdict() if interval else None,
-            "answers": [asdict(answer) for answer in answers],
+            "answers": answers,
         }
         return {**record, "copies": copies} if copies else record
 
@@ -67,12 +68,11 @@ class Measuring:
         answers = await self.answers(questions, "validation", step)
         interval = accuracy(answers)
         self.hook.measured("validation", step, interval)
-        records = [asdict(answer) for answer in answers]
         figures = {
             "validation": interval._asdict() if interval else None,
-            "validation_by_agent": by_agent(records),
+            "validation_by_agent": by_agent(answers),
         }
-        return figures, list(by_question(records).values())
+        return figures, list(by_question(answers).values())
 
     async def answers(
         self, questions: Sequence[Question], stage: Stage, step: int, without: Collection[str] = ()
@@ -88,18 +88,10 @@ class Measuring:
                 cut.append(turn)
             self.pulse.heard(turn)
 
-        answers = await answer_all(
-            members,
-            self.team.task,
-            questions,
-            seed=config.seed,
-            occasion=f"{stage}{step}" if stage == "validation" else stage,
-            temperature=config.eval_temperature,
-            room=config.room,
-            top_p=config.eval_top_p,
-            heard=heard,
-            play=self.team.method.measure,
-        )
+        way = by_themselves(self.team.task, self.team.method.measure)
+        scene = asking_of(config).scene(self.team.task, way, members, config.seed)
+        occasion = f"{stage}{step}" if stage == "validation" else stage
+        answers = await answer_all(replace(scene, heard=heard), questions, occasion)
         if len(cut) > len(answers) / 2:
             self.hook.note(
                 f"{stage}: {len(cut)} replies of {len(answers)} answers were cut for want of room,"

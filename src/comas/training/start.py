@@ -152,11 +152,10 @@ def _unread(resolved: Resolved, questions: Sequence[Question]) -> str | None:
 async def resume_async(
     path: str | Path,
     *hooks: Hook,
-    steps: int | None = None,
     changes: Sequence[str] = (),
     hosts: Mapping[str, Host] | None = None,
 ) -> Result:
-    """Go on from a run's last good checkpoint, to its own number of steps or to `steps`.
+    """Go on from a run's last good checkpoint.
 
     `changes` are pairs of keys in `CHANGES` and in `spending.CHANGEABLE`: they are written into the
     run's config. `hosts` are the instances that the run was begun with, or their like.
@@ -174,13 +173,11 @@ async def resume_async(
         start, notes = rewind(run)
         for note in notes:
             hook.note(note)
-        if steps is None and not changes and (left := nothing_left(run, start)):
+        if not changes and (left := nothing_left(run, start)):
             hook.note(left)
             return result_of(run, 0.0)
         hook.working(Progress("estimating", start))
-        resolved = resolve(
-            read(None, {**run.config(), **({"steps": steps} if steps else {}), **changed})
-        )
+        resolved = resolve(read(None, {**run.config(), **changed}))
         config = resolved.config
         hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
@@ -198,9 +195,7 @@ async def resume_async(
         check_room(resolved, [], hook.note)
         resolved = estimate.filled(resolved, learn=True)
         hook.working(Progress("loading", start))
-        checkpoint = (
-            run.path / "checkpoints" / f"step-{start}" if run.marker() is not None else None
-        )
+        checkpoint = run.checkpoint_of(start) if run.marker() is not None else None
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
         team = await assemble(

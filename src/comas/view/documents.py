@@ -1,25 +1,22 @@
 """What a page is built from: JSON objects by name, made from a run's or an evaluation's folder when
-they are asked for; of JSON-lines files only the lines that are asked for are read.
+they are asked for.
 
 Leaves out: how they reach the page (`server`, `page`).
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from comas.storage import files
 from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
+from comas.storage.records import lines
 from comas.storage.run import Run
-from comas.types import UserMistake
 from comas.view import discussion
 
 PLAN = "evaluation.json"
@@ -32,8 +29,8 @@ STEP_KEYS = (
 """Of metrics.jsonl, what the page draws."""
 DIGITS = 12
 """Of a number in a document's name, at most."""
-READ_AHEAD = 32
-"""Steps whose lists are kept in memory."""
+FILES = 4
+"""Whose records are kept in memory: those that were asked for last."""
 
 
 def encoded(document: Any, digits: int | None = None) -> str:
@@ -63,82 +60,20 @@ def _parts(name: str) -> list[str | int]:
     ]
 
 
-class JsonLines:
-    """The records of a file that may still grow, by number: where each line begins is found once; a
-    last line without its end is no record yet.
+def records(path: Path) -> Sequence[dict[str, Any]]:
+    """The records of a JSON-lines file, which is read again where it has changed; none where there
+    is no such file.
     """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return _read(path, found.st_mtime_ns, found.st_size)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._starts: list[int] = []
-        self._end = 0
-        """Behind the last line that is whole."""
-        self._last = b""
-        """That line."""
-        self.restarts = 0
-        """How often it was found to be another file than before: the run was gone on with."""
-        self._looking = threading.Lock()
-        """Held while lines are found: every request is served by a thread of its own."""
 
-    def __len__(self) -> int:
-        self._look()
-        return len(self._starts)
-
-    def record(self, number: int) -> dict[str, Any]:
-        """The record at `number`, from 0; IndexError where there is none."""
-        self._look()
-        start = self._starts[number]
-        following = self._starts[number + 1 : number + 2] or [self._end]
-        with self.path.open("rb") as file:
-            file.seek(start)
-            line = file.read(following[0] - start)
-        return self._parsed(line, number)
-
-    def records(self, first: int = 0) -> Iterator[dict[str, Any]]:
-        """All records from `first` on."""
-        self._look()
-        if first >= len(self._starts):
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._starts[first])
-            for number in range(first, len(self._starts)):
-                yield self._parsed(file.readline(), number)
-
-    def _look(self) -> None:
-        """Find the lines that were added; start over where the file was cut, also where it has
-        grown again since: its last known line does not stand where it did.
-        """
-        with self._looking:
-            try:
-                with self.path.open("rb") as file:
-                    self._find(file)
-            except FileNotFoundError:
-                self._forget()
-
-    def _find(self, file: BinaryIO) -> None:
-        file.seek(self._end - len(self._last))
-        if file.read(len(self._last)) != self._last:
-            self._forget()
-            file.seek(0)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            self._starts.append(self._end)
-            self._end += len(line)
-            self._last = line
-
-    def _forget(self) -> None:
-        if self._starts:
-            self.restarts += 1
-        self._starts = []
-        self._end = 0
-        self._last = b""
-
-    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            return json.loads(line)
-        except ValueError as error:
-            raise UserMistake(f"{self.path} line {number + 1} is damaged: {error}") from error
+@lru_cache(maxsize=FILES)
+def _read(path: Path, time: int, size: int) -> Sequence[dict[str, Any]]:
+    return tuple(lines(path))
 
 
 class RunDocuments:
@@ -153,9 +88,6 @@ class RunDocuments:
         self.run = Run.open(path)
         self.config = self.run.config()
         self.pays = dict(pays or {})
-        self._metrics = JsonLines(self.run.path / "metrics.jsonl")
-        self._episodes = lru_cache(maxsize=256)(self._episodes_of)
-        self._rows = lru_cache(maxsize=READ_AHEAD)(self._rows_of)
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
@@ -166,12 +98,11 @@ class RunDocuments:
                 return self._figures(first)
             case ["step", int(number)]:
                 episodes = self._episodes(number)
-                return self._rows(number, len(episodes), episodes.restarts)
+                return [discussion.row(record, place) for place, record in enumerate(episodes)]
             case ["step", int(number), "all"]:
-                records = self._episodes(number).records()
-                return list(map(discussion.shown, records))
+                return list(map(discussion.shown, self._episodes(number)))
             case ["step", int(number), int(place)] if place < len(self._episodes(number)):
-                return discussion.shown(self._episodes(number).record(place))
+                return discussion.shown(self._episodes(number)[place])
             case ["eval", str(stage)] if stage in self._measured():
                 return self.run.read_eval(stage)
         raise KeyError(name)
@@ -179,7 +110,7 @@ class RunDocuments:
     def _figures(self, first: int) -> list[dict[str, Any]]:
         """Of the steps from `first` on."""
         found: list[dict[str, Any]] = []
-        for record in self._metrics.records(first):
+        for record in self._metrics()[first:]:
             figures = {key: record.get(key) for key in STEP_KEYS}
             evidence = _watched(record, "evidence")
             levels = [
@@ -199,7 +130,10 @@ class RunDocuments:
 
     def steps(self) -> int:
         """How many there are so far."""
-        return len(self._metrics)
+        return len(self._metrics())
+
+    def _metrics(self) -> Sequence[dict[str, Any]]:
+        return records(self.run.path / "metrics.jsonl")
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -226,15 +160,8 @@ class RunDocuments:
             return None
         return {"step": record["step"], "accuracy": record["accuracy"]}
 
-    def _episodes_of(self, step: int) -> JsonLines:
-        return JsonLines(self.run.path / "episodes" / f"{step:06d}.jsonl")
-
-    def _rows_of(self, step: int, count: int, restarts: int) -> list[dict[str, Any]]:
-        """`count` and `restarts` tell a file that has grown, or is another one, from what was read
-        of it before.
-        """
-        records = itertools.islice(self._episodes(step).records(), count)
-        return [discussion.row(record, number) for number, record in enumerate(records)]
+    def _episodes(self, step: int) -> Sequence[dict[str, Any]]:
+        return records(self.run.path / "episodes" / f"{step:06d}.jsonl")
 
 
 def _watched(record: Mapping[str, Any], key: str) -> dict[str, dict[str, float]]:
@@ -260,8 +187,7 @@ class EvaluationDocuments:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        self._logs = [JsonLines(file) for file in logs_in(self.path / "answers")]
-        self._places = lru_cache(maxsize=None)(self._places_of)
+        self._logs = list(logs_in(self.path / "answers"))
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
@@ -269,16 +195,16 @@ class EvaluationDocuments:
             case ["run"]:
                 return self._facts()
             case ["games", int(number), *rest] if number < len(self._logs):
-                log = self._logs[number]
-                places = self._places(number, len(log), log.restarts)
-                games = map(log.record, places)
+                # of a game that was played again, the last one
+                by_id = {game["id"]: game for game in records(self._logs[number]) if "id" in game}
+                games = list(by_id.values())
                 match rest:
                     case []:
                         return [discussion.row(game, place) for place, game in enumerate(games)]
                     case ["all"]:
                         return list(map(discussion.shown, games))
-                    case [int(place)] if place < len(places):
-                        return discussion.shown(log.record(places[place]))
+                    case [int(place)] if place < len(games):
+                        return discussion.shown(games[place])
                     case _:
                         pass
         raise KeyError(name)
@@ -287,23 +213,13 @@ class EvaluationDocuments:
         """How many files of answers there are."""
         return len(self._logs)
 
-    def _places_of(self, number: int, lines: int, restarts: int) -> list[int]:
-        """Of a file with so many lines, those that hold a game; of a game that was played again,
-        the last one.
-        """
-        places: dict[str, int] = {}
-        for place, record in enumerate(self._logs[number].records()):
-            if "id" in record and place < lines:
-                places[record["id"]] = place
-        return list(places.values())
-
     def _facts(self) -> dict[str, Any]:
         return {
             "kind": "evaluation",
             "name": self.path.name,
             "config": files.read_object(self.path / PLAN),
             "report": files.read_object(self.path / "report.json"),
-            "files": [log.path.stem for log in self._logs],
+            "files": [log.stem for log in self._logs],
             "kinds": discussion.KINDS,
             "pays": {},
         }
