@@ -246,15 +246,6 @@ def test_a_run_that_goes_on_is_followed(run: Run, served: str, page: Any) -> Non
     page.get_by_text("4 of 9 steps").wait_for(timeout=10_000)
 
 
-def test_another_rule_is_shown_beside(run: Run, tmp_path: Path, page: Any) -> None:
-    paid = {"1/q1/0/solution0": 0.25}
-    ruled = RunDocuments(str(run.path), settle=lambda step: paid, rule="mine")
-    export(tmp_path / "x.html", [ruled])
-    look(page, (tmp_path / "x.html").as_uri(), "/0/step/2/1")
-    header = page.inner_text(".turn >> nth=0 >> header")
-    assert "+1.00 under mine: +0.25" in header
-
-
 def test_what_a_file_does_not_hold_is_said(run: Run, tmp_path: Path, page: Any) -> None:
     export(tmp_path / "x.html", [RunDocuments(str(run.path))], [0])
     look(page, (tmp_path / "x.html").as_uri(), "/0/step/2")

@@ -91,11 +91,11 @@ def benchmark(
     return Task(name=source.task, wording={**WORDING, **(wording or {})}, **facts)
 
 
-def compared(found: str | None, right: str | None) -> Verdict:
+def compared(answer: str | None, right: str | None) -> Verdict:
     """Right if what was found is the reference; failed where there is none."""
     if right is None:
         return "failed"
-    return "right" if found == right else "wrong"
+    return "right" if answer == right else "wrong"
 
 
 def last_box(text: str) -> str | None:
@@ -111,8 +111,8 @@ def answer_in(text: str, otherwise: re.Pattern[str]) -> str | None:
     """What stands in the last box; where nothing is boxed, the last match of a pattern."""
     if BOX.search(text):
         return last_box(text)
-    found = otherwise.findall(text)
-    return found[-1] if found else None
+    matches = otherwise.findall(text)
+    return matches[-1] if matches else None
 
 
 def braced(text: str) -> str | None:

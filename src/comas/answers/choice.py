@@ -87,20 +87,20 @@ def extract(question: Question, text: str) -> str | None:
     return _chosen(inside, listed(question.prompt)) if inside is not None else None
 
 
-def _chosen(said: str, choices: Mapping[str, str]) -> str | None:
-    found = _LETTER.fullmatch(_words(said))
-    if found is None or (choices and found["letter"].upper() not in choices):
+def _chosen(text: str, choices: Mapping[str, str]) -> str | None:
+    match = _LETTER.fullmatch(_words(text))
+    if match is None or (choices and match["letter"].upper() not in choices):
         return None
-    letter = found["letter"].upper()
-    rest = found["rest"].strip()
+    letter = match["letter"].upper()
+    rest = match["rest"].strip()
     if not rest or _PRAISE.fullmatch(rest):
         return letter
     said_of = _named_by(rest, choices)
     if letter in said_of:
         return letter
-    if found["letter"].islower():
+    if match["letter"].islower():
         return None
-    if not found["close"].strip() or said_of or _hedges(letter, rest, choices):
+    if not match["close"].strip() or said_of or _hedges(letter, rest, choices):
         return None
     return letter
 
@@ -114,9 +114,9 @@ def _named_by(rest: str, choices: Mapping[str, str]) -> list[str]:
     before it.
     """
     keys = {letter: _key(choice) for letter, choice in choices.items()}
-    said = _key(rest)
+    rest_key = _key(rest)
     behind_a_dash = _key(re.sub(r"\A(?:[-–—,;]|--+) +", "", rest))
-    return [letter for letter, key in keys.items() if key and key in (said, behind_a_dash)]
+    return [letter for letter, key in keys.items() if key and key in (rest_key, behind_a_dash)]
 
 
 def _key(text: str) -> str:
@@ -128,19 +128,19 @@ def _hedges(letter: str, rest: str, choices: Mapping[str, str]) -> bool:
     word or a comma, first, or as a label. `A` before another word in small letters is an article.
     """
     letters = "".join(choices) or UNKNOWN
-    for found in _OTHER.finditer(rest):
-        after = (found["after"] or "").strip()
+    for other in _OTHER.finditer(rest):
+        after = (other["after"] or "").strip()
         small = after[:1].islower()
-        if found["letter"] == letter or found["letter"] not in letters:
+        if other["letter"] == letter or other["letter"] not in letters:
             continue
-        if found["joined"] is not None and not (
-            small and found["letter"] == "A" and not found["close"]
+        if other["joined"] is not None and not (
+            small and other["letter"] == "A" and not other["close"]
         ):
             return True
-        alone = re.match(r"\s*(?:\Z|[,;/&|+]|(?:and|or)\b)", rest[found.end() :]) is not None
-        if found["start"] is not None and (alone or (found["close"] and after and not small)):
+        alone = re.match(r"\s*(?:\Z|[,;/&|+]|(?:and|or)\b)", rest[other.end() :]) is not None
+        if other["start"] is not None and (alone or (other["close"] and after and not small)):
             return True
-        if found["label"] is not None and found["close"] and after and not small:
+        if other["label"] is not None and other["close"] and after and not small:
             return True
     return False
 
@@ -151,14 +151,14 @@ def reference(text: str, prompt: str) -> str | None:
     Daoism`, or one choice's own text; None where that is not clear.
     """
     choices = listed(prompt)
-    said = _words(text)
-    if re.fullmatch(r"[(\[]?[a-z][)\].:]*", said):
-        said = said.upper()
-    letter = _chosen(said, choices)
+    plain = _words(text)
+    if re.fullmatch(r"[(\[]?[a-z][)\].:]*", plain):
+        plain = plain.upper()
+    letter = _chosen(plain, choices)
     if letter is not None:
         return letter
-    named = _named_by(said, choices)
-    return named[0] if len(named) == 1 else None
+    letters = _named_by(plain, choices)
+    return letters[0] if len(letters) == 1 else None
 
 
 def verify(question: Question, text: str) -> Verdict:

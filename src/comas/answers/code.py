@@ -109,7 +109,7 @@ def _defined(program: str) -> set[str]:
     """
     tree = _tree(program)
     if tree is None:
-        return {name for found in _DEFINED.findall(program) for name in found if name}
+        return {name for groups in _DEFINED.findall(program) for name in groups if name}
     names: set[str] = set()
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
@@ -216,9 +216,9 @@ def _calls(prompt: str, name: str) -> Iterator[str]:
 def _is_literal_call(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
-    given = [*node.value.args, *[k.value for k in node.value.keywords]]
+    arguments = [*node.value.args, *[k.value for k in node.value.keywords]]
     try:
-        return bool([ast.literal_eval(value) for value in given])
+        return bool([ast.literal_eval(value) for value in arguments])
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return False
 
@@ -293,17 +293,17 @@ def called(tests: str, setup: str = "") -> list[str]:
     Raises SyntaxError.
     """
     tree = _parsed(f"{setup}\n{tests}")
-    own: set[str] = set()
+    defined: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            own.add(node.name)
+            defined.add(node.name)
         if isinstance(node, ast.FunctionDef | ast.Lambda):
-            own |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+            defined |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
         elif not (isinstance(node, ast.ImportFrom) and node.module == "solution"):
-            own |= _imported([node])
+            defined |= _imported([node])
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
+            defined.add(node.id)
     used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     return list(
-        dict.fromkeys(name for name in used if name not in own and not hasattr(builtins, name))
+        dict.fromkeys(name for name in used if name not in defined and not hasattr(builtins, name))
     )

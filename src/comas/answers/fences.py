@@ -51,24 +51,24 @@ def blocks(text: str, is_whole: Callable[[str], bool] | None = None) -> list[Blo
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     out: list[Block] = []
-    place = 0
-    while place < len(lines):
-        line = lines[place]
-        place += 1
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        number += 1
         within = _within_a_line(line)
         if within is not None:
             out.append(within)
         elif (fence := _opened(line)) is not None:
-            ends = _ends(lines, place, fence)
-            made = [
-                (_block([*lines[place:end], code], fence, closed=True), end + 1)
+            ends = _ends(lines, number, fence)
+            candidates = [
+                (_block([*lines[number:end], code], fence, closed=True), end + 1)
                 for end, code in itertools.islice(ends, FENCES_INSIDE if is_whole else 1)
             ]
-            if not made:
-                out.append(_block(lines[place:], fence, closed=False))
+            if not candidates:
+                out.append(_block(lines[number:], fence, closed=False))
                 break
-            whole = (m for m in made if is_whole and m[0].is_python and is_whole(m[0].text))
-            block, place = next(whole, made[0])
+            parsing = (m for m in candidates if is_whole and m[0].is_python and is_whole(m[0].text))
+            block, number = next(parsing, candidates[0])
             out.append(block)
     return out
 
@@ -103,8 +103,8 @@ def _opened(line: str) -> _Fence | None:
 
 
 def _language(behind: str) -> str:
-    found = _LANGUAGE.match(behind.strip())
-    return (found[1] or "") if found else ""
+    match = _LANGUAGE.match(behind.strip())
+    return (match[1] or "") if match else ""
 
 
 def _before_the_end(line: str, fence: _Fence) -> str | None:
@@ -123,9 +123,9 @@ def _within_a_line(line: str) -> Block | None:
     last = line.rfind("```")
     if last - first < SHORTEST:
         return None
-    found = _ONE_LINE.fullmatch(line[first + SHORTEST : last])
+    match = _ONE_LINE.fullmatch(line[first + SHORTEST : last])
     return (
-        Block(found[1].strip(), "python", closed=True)
-        if found is not None and "```" not in found[1]
+        Block(match[1].strip(), "python", closed=True)
+        if match is not None and "```" not in match[1]
         else None
     )

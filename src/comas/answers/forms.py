@@ -55,7 +55,7 @@ def alters(words: str, joined: bool = False) -> bool:
     """Whether words beside a number may make another number of it, or two; with `joined`, `and` and
     `or` may.
     """
-    return any(not (joined and _JOINING.fullmatch(found[0])) for found in _ALTERING.finditer(words))
+    return any(not (joined and _JOINING.fullmatch(match[0])) for match in _ALTERING.finditer(words))
 
 
 def is_symbol(words: str) -> bool:
@@ -160,7 +160,7 @@ def without_unit(text: str) -> str:
     Words that make another number of it stay (`10 million`), and so do one or two letters, which
     may be unknowns.
     """
-    found = _COUNTED.fullmatch(text.strip())
-    if found is None or alters(found[2]) or is_symbol(found[2].split("/")[0]):
+    match = _COUNTED.fullmatch(text.strip())
+    if match is None or alters(match[2]) or is_symbol(match[2].split("/")[0]):
         return text
-    return found[1]
+    return match[1]

@@ -172,12 +172,12 @@ def verify(question: Question, text: str) -> Verdict:
 
     Failed where there is no reference, or the checker broke down.
     """
-    found = extract(question, text)
+    answer = extract(question, text)
     if question.answer is None:
         return "failed"
-    if found is None:
+    if answer is None:
         return "wrong"
     try:
-        return "right" if equal(question.answer, found) else "wrong"
+        return "right" if equal(question.answer, answer) else "wrong"
     except WorkerFailed:
-        return "wrong" if not digests(found) and digests(question.answer) and works() else "failed"
+        return "wrong" if not digests(answer) and digests(question.answer) and works() else "failed"

@@ -71,10 +71,10 @@ def digests(text: str) -> bool:
     """Parse a text and compare it with 1, to see whether the checker can handle it at all."""
     from math_verify import verify
 
-    found = _parsed(text)
-    if found:
-        verify(_parsed("1"), found, timeout_seconds=None, raise_on_error=True)
-        verify(found, _parsed("1"), timeout_seconds=None, raise_on_error=True)
+    parsed = _parsed(text)
+    if parsed:
+        verify(_parsed("1"), parsed, timeout_seconds=None, raise_on_error=True)
+        verify(parsed, _parsed("1"), timeout_seconds=None, raise_on_error=True)
     return True
 
 
@@ -82,12 +82,12 @@ def value(text: str) -> float | None:
     """The number that an expression comes to; None if it does not come to a finite real one."""
     from sympy import Expr
 
-    for found in _parsed(text):
-        if not isinstance(found, str):
-            if not isinstance(found, Expr) or found.free_symbols:
+    for parsed in _parsed(text):
+        if not isinstance(parsed, str):
+            if not isinstance(parsed, Expr) or parsed.free_symbols:
                 return None
             try:
-                number = float(found.evalf())  # type: ignore[arg-type]
+                number = float(parsed.evalf())  # type: ignore[arg-type]
             except (TypeError, ValueError, OverflowError):
                 return None
             return number if math.isfinite(number) else None
@@ -99,8 +99,8 @@ def _parsed(text: str) -> list[Any]:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     kinds = (LatexExtractionConfig(), ExprExtractionConfig())
-    found = parse(f"\\boxed{{{text}}}", extraction_config=kinds, parsing_timeout=None)  # type: ignore[arg-type]
-    return [_with_unit_i(part) for part in found]
+    parsed = parse(f"\\boxed{{{text}}}", extraction_config=kinds, parsing_timeout=None)  # type: ignore[arg-type]
+    return [_with_unit_i(part) for part in parsed]
 
 
 def _with_unit_i(part: Any) -> Any:
@@ -129,18 +129,18 @@ def main() -> None:
     print(json.dumps({"answer": "ready"}), file=out, flush=True)
     work = {"equal": equal, "value": value, "digests": digests}
     for line in sys.stdin:
-        name, *given = json.loads(line)
+        name, *arguments = json.loads(line)
         if hasattr(signal, "alarm"):
             signal.alarm(ORPHAN)
             signal.setitimer(signal.ITIMER_PROF, COMPUTING)
         try:
-            told = {"answer": work[name](*given)}
+            reply = {"answer": work[name](*arguments)}
         except (Exception, RecursionError) as error:  # noqa: BLE001 - it is the asker's to count
-            told = {"error": f"{type(error).__name__}: {error}"[:300]}
+            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
         if hasattr(signal, "alarm"):
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)  # idle: it ends with its stdin
-        print(json.dumps(told), file=out, flush=True)
+        print(json.dumps(reply), file=out, flush=True)
 
 
 if __name__ == "__main__":

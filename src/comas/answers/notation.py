@@ -70,12 +70,12 @@ def in_latex(text: str) -> str:
     out = "".join(str(unicodedata.decimal(sign, sign)) for sign in out)
     out = _VULGAR.sub(_as_fraction, out)
     out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
-    out = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", out)
+    out = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", out)
     return out.translate(_CHARACTERS)
 
 
-def _as_fraction(found: re.Match[str]) -> str:
-    above, _, below = unicodedata.normalize("NFKC", found[0]).partition("\u2044")
+def _as_fraction(match: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKC", match[0]).partition("\u2044")
     return rf"\frac{{{above}}}{{{below}}}"
 
 
@@ -99,8 +99,8 @@ def decided(gold: str, answer: str) -> bool | None:
     other = plain(answer)
     if one == other:
         return True
-    if (named := _same_names(gold, answer)) is not None:
-        return named
+    if (same_names := _same_names(gold, answer)) is not None:
+        return same_names
     if (numerals := _same_numerals(one, other)) is not None:
         return numerals
     if (by_form := forms.decided(one, other)) is not None:
@@ -194,8 +194,8 @@ def _same_numerals(one: str, other: str) -> bool | None:
 
 def _numeral(text: str) -> tuple[str, int] | None:
     """The digits and the base of `204_5`; None for anything else (`x_1`, `A_4`)."""
-    found = _BASED.fullmatch(text)
-    return (found[1].lstrip("0"), int(found[2] or found[3])) if found else None
+    match = _BASED.fullmatch(text)
+    return (match[1].lstrip("0"), int(match[2] or match[3])) if match else None
 
 
 # --- what math-verify is given
@@ -249,13 +249,13 @@ def readable(text: str) -> str | None:
         return rf"{digits} \cdot 10^{{{int(power)}}}" if len(power) < 6 else None
     out = _in_code(_RAISED_DIGIT.sub(r"^{\1} \\cdot ", _LOG_BASE.sub(r"\\log_{\1} ", out)))
     out = _MIXED.sub(r"\1\\frac{\2}{\3}", out)
-    out = _GROUPED.sub(lambda found: found[0].replace(" ", ""), out)
-    out = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), out)
+    out = _GROUPED.sub(lambda match: match[0].replace(" ", ""), out)
+    out = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), out)
     if re.search(r"[0-9] [0-9]", out):
         return None
-    out = _REPEATING.sub(lambda found: _endless(found[1], found[2], found[3] or found[4]), out)
-    if found := _GOING_ON.fullmatch(out):
-        return _endless(found[1], found[2], found[3])
+    out = _REPEATING.sub(lambda match: _endless(match[1], match[2], match[3] or match[4]), out)
+    if match := _GOING_ON.fullmatch(out):
+        return _endless(match[1], match[2], match[3])
     if _DOTS.search(out):
         return None
     return _with_its_words(_BARE_NAMES.sub(r"\\\1 ", out))
@@ -266,9 +266,9 @@ def _with_its_words(text: str) -> str | None:
     if not re.search("[0-9]", text):
         return text
     out = text
-    if found := _SCALED.fullmatch(text):
-        rest = found[2] + found[4] if found[2] else found[4]
-        out = rf"{found[1]} \cdot {SCALES[found[3].lower()]} {rest}"
+    if match := _SCALED.fullmatch(text):
+        rest = match[2] + match[4] if match[2] else match[4]
+        out = rf"{match[1]} \cdot {SCALES[match[3].lower()]} {rest}"
     boxes = _TEXT.findall(out)
     if any(alters(words, joined=True) or is_symbol(words) for words in boxes):
         return None
@@ -278,7 +278,7 @@ def _with_its_words(text: str) -> str | None:
         return None
     if any(alters(word, joined=True) for word in _LETTERS.findall(_TEXT.sub("", out))):
         return None
-    return _TEXT.sub(lambda found: found[0] if found[1].strip() else "", out)
+    return _TEXT.sub(lambda match: match[0] if match[1].strip() else "", out)
 
 
 def _endless(whole: str, first: str, period: str) -> str:
@@ -305,15 +305,15 @@ def as_interval(text: str) -> str:
 def _interval(text: str) -> str | None:
     out = re.sub(
         r"\\(leq?|geq?)(?:slant)?(?![a-zA-Z])",
-        lambda found: "<=" if found[1][0] == "l" else ">=",
+        lambda match: "<=" if match[1][0] == "l" else ">=",
         text,
     )
     out = out.replace("≤", "<=").replace("≥", ">=").replace(r"\lt", "<").replace(r"\gt", ">")
     out = re.sub(r"\s", "", out)
-    found = _BOUNDS.fullmatch(out)
-    if found is None:
+    match = _BOUNDS.fullmatch(out)
+    if match is None:
         return None
-    low, left, right, high = found.groups()
+    low, left, right, high = match.groups()
     relations = {relation[0] for relation in (left, right) if relation}
     if len(relations) != 1:
         return None

@@ -78,13 +78,13 @@ def number(text: str) -> Fraction | None:
     text = bare
     for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-"), ("–", "-")):
         text = text.replace(mark, plain)
-    text = _GROUPS.sub(lambda found: re.sub(r"\s", "", found[0]), text)
+    text = _GROUPS.sub(lambda match: re.sub(r"\s", "", match[0]), text)
     if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
         return None
     text = text.replace(" ", "")
-    if found := _FRACTION.match(text):
-        text = f"{found[1]}{found[2]}/{found[3]}"
-    text = _POWER.sub(lambda found: f"e{found[1] or found[2]}", text)
+    if match := _FRACTION.match(text):
+        text = f"{match[1]}{match[2]}/{match[3]}"
+    text = _POWER.sub(lambda match: f"e{match[1] or match[2]}", text)
     above, slash, below = text.partition("/")
     top = _plain(above)
     bottom = _plain(below) if slash else Fraction(1)
@@ -110,15 +110,15 @@ def _bare_number(text: str) -> str | None:
 
 
 def _plain(text: str) -> Fraction | None:
-    found = _NUMBER.fullmatch(text)
-    if found is None or (found[1] and found[2]):
+    match = _NUMBER.fullmatch(text)
+    if match is None or (match[1] and match[2]):
         return None
-    digits = found[3].replace(",", "")
-    power = found[4] or "0"
+    digits = match[3].replace(",", "")
+    power = match[4] or "0"
     if len(digits) > DIGITS or len(power) > 4 or abs(int(power)) > DIGITS:
         return None
     value = Fraction(Decimal(f"{digits}e{power}"))
-    return -value if "-" in (found[1], found[2]) else value
+    return -value if "-" in (match[1], match[2]) else value
 
 
 def canonical(value: Fraction) -> str:
@@ -192,22 +192,22 @@ def quantity(text: str, percent: bool = True) -> float | None:
     """
     if _INEQUALITY.search(text):
         return None
-    said = _ABOUT.sub("", _RELATION.split(text)[-1])
-    flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", said))
+    amount = _ABOUT.sub("", _RELATION.split(text)[-1])
+    flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", amount))
     if len(flat) > 4 * DIGITS or not flat:
         return None
-    found = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
+    match = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
     power = _BARE_POWER.match(flat)
-    if power and (found is None or found.end() < power.end()):
+    if power and (match is None or match.end() < power.end()):
         mantissa = power[1] + "1"
         exponent = int(power[2] or power[3])
         rest = flat[power.end() :]
-    elif found:
-        mantissa = found["sign"] + found["digits"].replace(",", "")
-        exponent = int(found["e"] or found["braced"] or found["bare"] or 0)
-        rest = flat[found.end() :]
+    elif match:
+        mantissa = match["sign"] + match["digits"].replace(",", "")
+        exponent = int(match["e"] or match["braced"] or match["bare"] or 0)
+        rest = flat[match.end() :]
     else:
-        return maths.value(said) if not alters(flat) else None
+        return maths.value(amount) if not alters(flat) else None
     if abs(exponent) > 300 or not _is_unit(rest):
         return None
     value = float(f"{mantissa}e{exponent}")
@@ -243,8 +243,8 @@ def _flat(text: str) -> str:
 
 def power_of(unit: str) -> int:
     r"""The power of ten that a unit begins with: 0, or -8 for `$10^{-8} \mathrm{C}$`."""
-    found = re.match(r"(?:x|×|\\times)?10\^([+-]?[0-9]+)", _flat(unit))
-    return int(found[1]) if found else 0
+    match = re.match(r"(?:x|×|\\times)?10\^([+-]?[0-9]+)", _flat(unit))
+    return int(match[1]) if match else 0
 
 
 def near(value: float, gold: float) -> bool:
@@ -275,16 +275,16 @@ def verify(question: Question, text: str) -> Verdict:
     Where the asked unit begins with a power of ten (`meta["power"]`), the number may be given with
     it or without it.
     """
-    asked = "%" in (question.answer or "") or question.meta.get("percent", False)
+    in_percent = "%" in (question.answer or "") or question.meta.get("percent", False)
     try:
-        gold = quantity(question.answer or "", not asked)
+        gold = quantity(question.answer or "", not in_percent)
     except WorkerFailed:
         return "failed"
     if gold is None:
         return "failed"
     try:
         inside = last_box(text)
-        value = quantity(inside, not asked) if inside is not None else None
+        value = quantity(inside, not in_percent) if inside is not None else None
     except WorkerFailed:
         return "wrong" if maths.works() else "failed"
     golds = {gold, gold * 10.0 ** question.meta.get("power", 0)}

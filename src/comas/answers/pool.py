@@ -63,17 +63,17 @@ class Workers:
             if worker is None or worker.poll() is not None:
                 worker = self._start()
                 self._exchange(worker, "", START)  # it says when it is ready
-            found = self._exchange(worker, json.dumps(request) + "\n", self.limit)
-            full = str(found.get("error", "")).startswith("MemoryError")
+            reply = self._exchange(worker, json.dumps(request) + "\n", self.limit)
+            full = str(reply.get("error", "")).startswith("MemoryError")
             # what it had read before is none of the next request's business
             kept = None if full else worker
         finally:
             if worker is not None and kept is None:
                 self._end(worker)
             self._idle.put(kept)
-        if "error" in found:
-            raise WorkerFailed(found["error"], lasting=not full)
-        return found["answer"]
+        if "error" in reply:
+            raise WorkerFailed(reply["error"], lasting=not full)
+        return reply["answer"]
 
     def close(self) -> None:
         """End all processes; a later request starts new ones."""
@@ -113,21 +113,21 @@ class Workers:
         try:
             worker.stdin.write(line)
             worker.stdin.flush()
-            said = worker.stdout.readline()
+            answer = worker.stdout.readline()
         except (OSError, ValueError) as error:  # it is gone, or was closed
             raise WorkerFailed(f"{self.module} broke off: {error}") from error
         finally:
             clock.cancel()
         if late.is_set():
             raise WorkerFailed(f"{self.module} took longer than {limit:g} s")
-        if not said.endswith("\n") and worker.wait() == -getattr(signal, "SIGPROF", 0):
+        if not answer.endswith("\n") and worker.wait() == -getattr(signal, "SIGPROF", 0):
             raise WorkerFailed(f"{self.module} reached its limit of computing time", lasting=True)
-        if not said.endswith("\n"):
+        if not answer.endswith("\n"):
             raise WorkerFailed(
                 f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}`"
                 " shows why"
             )
-        return json.loads(said)
+        return json.loads(answer)
 
     def _end(self, worker: subprocess.Popen[str]) -> None:
         self._alive.discard(worker)

@@ -116,12 +116,12 @@ def _rephrasable(task: Task, questions: Sequence[Question]) -> list[Question]:
         raise CannotWatch(
             f"task {task.name} cannot put a question in other words (docs/monitors.md: `rephrase`)"
         )
-    found = [q for q in distinct.values() if rephrase(q, random.Random(q.id)) is not None]
-    if not found:
+    rephrasable = [q for q in distinct.values() if rephrase(q, random.Random(q.id)) is not None]
+    if not rephrasable:
         raise CannotWatch(
             f"task {task.name} can put none of the first step's questions in other words"
         )
-    return found
+    return rephrasable
 
 
 async def _answer_both(
@@ -145,8 +145,8 @@ def values_of(games: Sequence[Episode], task: Task) -> list[float]:
     """How far the answers to the two wordings of each question come apart; of games that no machine
     let down.
     """
-    whole = [game for game in games if game.error is None and game.turns]
-    return [come_apart(game.turns[:ANSWERS], game.turns[ANSWERS:], task) for game in whole]
+    finished = [game for game in games if game.error is None and game.turns]
+    return [come_apart(game.turns[:ANSWERS], game.turns[ANSWERS:], task) for game in finished]
 
 
 def come_apart(plain: Sequence[Turn], rephrased: Sequence[Turn], task: Task) -> float:

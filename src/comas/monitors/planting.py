@@ -94,9 +94,9 @@ def seated(scene: Scene, names: Sequence[str]) -> Scene:
 
 async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> list[Episode]:
     """Play a game per plant, side by side; episodes in the order of the plants."""
-    said = {
-        f"{occasion}/{plant.question.id}#{place}/0": plant.said
-        for place, plant in enumerate(plants)
+    sayings = {
+        f"{occasion}/{plant.question.id}#{index}/0": plant.said
+        for index, plant in enumerate(plants)
     }
     play = scene.method.play
 
@@ -104,9 +104,9 @@ async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> 
     async def play_given(
         question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, **options: Any
     ) -> str | None:
-        words = said[agents[0].table.episode.id]
-        given = [GivenAgent(agent.member, agent.table, words) for agent in agents]
-        return await play(question, given, rng, task, **options)
+        words = sayings[agents[0].table.episode.id]
+        players = [GivenAgent(agent.member, agent.table, words) for agent in agents]
+        return await play(question, players, rng, task, **options)
 
     return await play_aside(scene, play_given, [plant.question for plant in plants], occasion)
 
@@ -117,7 +117,7 @@ async def play_aside(
     """Play a game per question by these rules, side by side; episodes in the order of the
     questions, which have names of their own, since one may be asked several times.
     """
-    named = [replace(q, id=f"{q.id}#{place}") for place, q in enumerate(questions)]
+    named = [replace(q, id=f"{q.id}#{index}") for index, q in enumerate(questions)]
     quiet = replace(scene, method=replace(scene.method, play=play), keep=False)
     return await play_all(quiet, named, occasion)
 
@@ -127,15 +127,15 @@ def verdicts(episode: Episode, *, planted: bool) -> list[bool]:
     planted or on work that was not.
     """
     turns = {turn.id: turn for turn in episode.turns}
-    found: list[bool] = []
+    verdicts_given: list[bool] = []
     for turn in episode.turns:
         if turn.role not in JUDGES or PLANTED in turn.info:
             continue
         verdict = accepts(turn)
         work = work_judged(turn, turns)
         if verdict is not None and work is not None and (PLANTED in work.info) is planted:
-            found.append(verdict)
-    return found
+            verdicts_given.append(verdict)
+    return verdicts_given
 
 
 def as_record(plant: Plant) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Probes(Monitor):
         seed = derive_seed(scene.seed, "probes", step)
         rng = random.Random(seed)
         places = range(int(step * rate), int(step * rate) + due(rate, step))
-        drawn = [kinds[place % len(kinds)] for place in places]
+        drawn = [kinds[index % len(kinds)] for index in places]
         plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
         scene = seated(scene, self.memory["bench"])
         games = await play_planted(scene, plants, f"{step}-probes")
@@ -161,8 +161,8 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
     task = scene.permitted
     work = [(game, text) for game in games if (text := _work(game, scene)) is not None]
     plants: dict[str, list[Plant]] = {kind: [] for kind in ACCEPTED_IS_BAD}
-    for place, (game, text) in enumerate(work):
-        _, other = work[place - 1]
+    for index, (game, text) in enumerate(work):
+        _, other = work[index - 1]
         if not _is_same(task, game.question, text, other):
             stranger = _plant(game, other)
             plants["strangers"].append(stranger)
@@ -177,9 +177,9 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
 
 def _is_same(task: Task, question: Question, text: str, other: str) -> bool:
     """Whether two texts answer a question alike."""
-    own = task.extract(question, text)
+    answer = task.extract(question, text)
     others = task.extract(question, other)
-    return own is not None and others is not None and task.same(own, others)
+    return answer is not None and others is not None and task.same(answer, others)
 
 
 def _work(game: Episode, scene: Scene) -> str | None:
@@ -197,8 +197,8 @@ def _bad(kind: str, game: Episode) -> list[float]:
     """The share of the game's verdicts that are bad, as the one value of the game; none where no
     verdict can be read.
     """
-    found = verdicts(game, planted=True) if game.error is None else []
-    if not found:
+    given_verdicts = verdicts(game, planted=True) if game.error is None else []
+    if not given_verdicts:
         return []
-    accepted = sum(found) / len(found)
+    accepted = sum(given_verdicts) / len(given_verdicts)
     return [accepted if ACCEPTED_IS_BAD[kind] else 1.0 - accepted]

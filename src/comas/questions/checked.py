@@ -56,11 +56,11 @@ def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuesti
     validation = measured("validation", config.eval_questions if config.eval_every else 0)
     test = measured("test", config.test_questions or 0)
     tested = {question.id for question in test}
-    both = tested & {question.id for question in train}
-    if both:
+    leaked = tested & {question.id for question in train}
+    if leaked:
         raise UserMistake(
-            f"task {config.task}: {len(both)} held-out questions are also trained on ({min(both)}):"
-            " give `data` a folder with a file per split, or set test_questions=0"
+            f"task {config.task}: {len(leaked)} held-out questions are also trained on"
+            f" ({min(leaked)}): give `data` a folder with a file per split, or set test_questions=0"
         )
     return RunQuestions(train, validation, test)
 
@@ -70,8 +70,8 @@ def of_split(config: Config, task: Task, split: str, limit: int | None = None) -
     options = config.task_options
     questions = loaded(task, split, path=config.data, limit=limit, seed=config.seed, **options)
     if not questions:
-        place = f" of {config.data}" if config.data else ""
-        raise UserMistake(f"task {config.task} has no questions in split {split!r}{place}")
+        of_data = f" of {config.data}" if config.data else ""
+        raise UserMistake(f"task {config.task} has no questions in split {split!r}{of_data}")
     return questions
 
 
@@ -87,9 +87,9 @@ def loaded(task: Task, split: str, **options: Any) -> list[Question]:
         if task.load.__module__.startswith("comas."):
             raise  # a mistake of ours is not its user's
         kind = type(error).__name__
-        place = place_of(error, task.load)
+        where = place_of(error, task.load)
         raise UserMistake(
-            f"task {task.name}, split {split!r}: load failed in {place}: {kind}: {error}"
+            f"task {task.name}, split {split!r}: load failed in {where}: {kind}: {error}"
         ) from error
     return checked(questions, task, split)
 
@@ -98,8 +98,10 @@ def place_of(error: Exception, function: Callable[..., Any]) -> str:
     """File and line in which an error arose: of the function's own file, if it came through it."""
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(inspect.unwrap(function), "__code__", None)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    frame = (own or frames)[-1]
+    own_frames = [
+        frame for frame in frames if code is not None and frame.filename == code.co_filename
+    ]
+    frame = (own_frames or frames)[-1]
     return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
@@ -120,13 +122,13 @@ def checked(loaded: Any, task: Task, split: str) -> list[Question]:
     if not isinstance(loaded, Sequence) or isinstance(loaded, str | bytes):
         raise UserMistake(f"{where}: load returned {brief(loaded)}, wanted is a list of Question")
     questions: list[Question] = []
-    for place, question in enumerate(loaded):
+    for index, question in enumerate(loaded):
         if not isinstance(question, Question):
             raise UserMistake(
-                f"{where}: item {place} is {brief(question)}, wanted is Question(id=...,"
+                f"{where}: item {index} is {brief(question)}, wanted is Question(id=...,"
                 " prompt=...)"
             )
-        _check_texts(question, f"{where}, question {place}")
+        _check_texts(question, f"{where}, question {index}")
         questions.append(question)
     ids = Counter(question.id for question in questions)
     for commonest, times in ids.most_common(1):

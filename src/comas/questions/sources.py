@@ -80,14 +80,14 @@ class Source:
         by_id: dict[str, Question] = {}
         for row, where in self.rows(split, path):
             question = make(row, where)
-            known = by_id.get(question.id, question).answer or question.answer
+            earlier = by_id.get(question.id, question).answer or question.answer
             # other tests of one program contradict nothing
             one_answer = self.hub is None and question.kind != "coding"
-            if one_answer and question.answer and question.answer != known:
+            if one_answer and question.answer and question.answer != earlier:
                 raise UserMistake(
                     f"{where}: task {self.task} has read this question with another answer,"
-                    f" {str(known)[:60]!r}, and here it is {question.answer[:60]!r}: leave one out"
-                    f" ({question.prompt[:60]!r})"
+                    f" {str(earlier)[:60]!r}, and here it is {question.answer[:60]!r}: leave one"
+                    f" out ({question.prompt[:60]!r})"
                 )
             if question.id not in by_id or question.answer is not None:
                 by_id[question.id] = question
@@ -99,9 +99,9 @@ class Source:
 
         chosen = [question for question in by_id.values() if (keep or in_split)(question)]
         if by_id and not chosen:
-            place = path or os.environ.get("COMAS_DATA") or self.hub
+            source = path or os.environ.get("COMAS_DATA") or self.hub
             raise UserMistake(
-                f"task {self.task}: none of the {len(by_id)} questions of {place} falls into its"
+                f"task {self.task}: none of the {len(by_id)} questions of {source} falls into its"
                 f" {split} cut, which a hash of each question's text makes: take more questions, or"
                 " a folder with a file per split where the task reads one"
             )
@@ -111,16 +111,16 @@ class Source:
     def rows(self, split: str, path: str | None) -> Iterator[tuple[Row, str]]:
         """Rows of a split, each with where it stands. Raises UserMistake."""
         if split not in self.splits:
-            known = ", ".join(self.splits)
+            splits = ", ".join(self.splits)
             reason = "; it is for evaluation only" if set(self.splits) == {"test"} else ""
-            raise UserMistake(f"task {self.task} has no split {split!r}: one of {known}{reason}")
-        place = path or os.environ.get("COMAS_DATA")
-        if place and not path and not Path(place).exists():
+            raise UserMistake(f"task {self.task} has no split {split!r}: one of {splits}{reason}")
+        source = path or os.environ.get("COMAS_DATA")
+        if source and not path and not Path(source).exists():
             raise UserMistake(
-                f"COMAS_DATA is {place}: there is no such folder; correct the variable, or unset it"
-                " to read the hub"
+                f"COMAS_DATA is {source}: there is no such folder; correct the variable, or unset"
+                " it to read the hub"
             )
-        file = Path(place) if place else None
+        file = Path(source) if source else None
         if file is not None and file.is_dir():
             file /= self._file_name(split)
         if file is None or (path is None and self.hub and not file.exists()):
@@ -136,20 +136,20 @@ class Source:
         kinds: dict[str, Any] = dict.fromkeys(self.columns, str)
         kinds |= dict.fromkeys(self.values, str | int | float)
         for number, row in rows:
-            place = f"{where}{number}"
+            row_name = f"{where}{number}"
             if not isinstance(row, Mapping) or not all(
                 isinstance(row.get(column), kind) for column, kind in kinds.items()
             ):
                 names = ", ".join(f"`{column}`" for column in kinds)
                 raise UserMistake(
-                    f"{place}: expected an object with the texts {names}, got {str(row)[:60]}"
+                    f"{row_name}: expected an object with the texts {names}, got {str(row)[:60]}"
                     + ("" if isinstance(row, Mapping) else f"; {WANTED}")
                 )
             if any(_SURROGATE.search(str(row[column])) for column in kinds):
                 raise UserMistake(
-                    f"{place}: half a character (a lone surrogate) stands in one of its texts"
+                    f"{row_name}: half a character (a lone surrogate) stands in one of its texts"
                 )
-            yield row, place
+            yield row, row_name
 
     def _hub_rows(self, split: str) -> Iterator[tuple[int, Any]]:
         local = (

@@ -110,10 +110,10 @@ def check(
     began = time.monotonic()
     case = _case(program, tests, names, setup=setup, check=check)
     try:
-        told = _judged(case, limits or Limits())
+        outcome = _judged(case, limits or Limits())
     except Broken as error:
         return Found("failed", f"the sandbox broke down: {error}", time.monotonic() - began)
-    return Found(told["verdict"], told["why"], time.monotonic() - began)
+    return Found(outcome["verdict"], outcome["why"], time.monotonic() - began)
 
 
 def observe(
@@ -124,17 +124,17 @@ def observe(
     Asserts in `calls` all count as true: what they expect is not looked at. None where the program
     does not run, ends early or reaches a limit. Raises Broken.
     """
-    told = _judged(_case(program, calls, names, seen=[]), limits or Limits())
-    return Seen(**told["seen"]) if "seen" in told else None
+    outcome = _judged(_case(program, calls, names, seen=[]), limits or Limits())
+    return Seen(**outcome["seen"]) if "seen" in outcome else None
 
 
 def run(program: str, *, limits: Limits | None = None) -> Ran:
     """What a program prints. Raises Broken."""
     source = f"SOURCE = {program!r}\n{PRINTING}"
-    told = _judged(_case(source, "", value="printed"), limits or Limits())
-    if "value" not in told:
-        return Ran("", told["why"])
-    match told["value"]:
+    outcome = _judged(_case(source, "", value="printed"), limits or Limits())
+    if "value" not in outcome:
+        return Ran("", outcome["why"])
+    match outcome["value"]:
         case [str(printed), bool(raised)]:
             return Ran(printed, "", raised)
         case other:  # a program can reach what runs it
@@ -159,10 +159,10 @@ def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
             greet(jail, began + 30)
             jail.enclose()
         line = json.dumps(case).encode() + b"\n"
-        told = _carry(*jails, case=line, deadline=time.monotonic() + limits.seconds)
+        outcome = _carry(*jails, case=line, deadline=time.monotonic() + limits.seconds)
         if any(jail.orphaned() for jail in jails):
             raise Broken("the process that forks sandboxes was killed")
-        return told
+        return outcome
     except OSError as error:
         raise Broken(str(error)) from error
     finally:
@@ -197,23 +197,23 @@ def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str
             if jail.stdin in free:
                 owed[jail] = _tell(jail, owed[jail])
         for jail in [j for j in open_ if j.stdout in ready]:
-            said = os.read(jail.stdout, 1 << 16)
-            heard[jail] += said
+            chunk = os.read(jail.stdout, 1 << 16)
+            heard[jail] += chunk
             if len(heard[jail]) > LONGEST:
                 return {"verdict": "wrong", "why": "it says too much"}
             if jail is tests:
-                if not said:
+                if not chunk:
                     return {"verdict": "failed", "why": "the tests ended without a verdict"}
-                if said.endswith(b"\n"):
+                if chunk.endswith(b"\n"):
                     if b'"verdict"' in heard[tests][:12]:
                         return json.loads(heard[tests])
                     asked, owed[program], heard[tests] = True, memoryview(heard[tests]), bytearray()
                 continue
-            if not said:
+            if not chunk:
                 open_.remove(program)
-            elif not asked or b"\n" in said[:-1]:
+            elif not asked or b"\n" in chunk[:-1]:
                 return {"verdict": "wrong", "why": "it speaks when nobody has asked it"}
-            elif said.endswith(b"\n"):
+            elif chunk.endswith(b"\n"):
                 asked, owed[tests], heard[program] = False, memoryview(heard[program]), bytearray()
 
 
@@ -268,25 +268,27 @@ def prove() -> dict[str, str]:
         filtered = probe(kind)
     except (UserMistake, Broken) as error:
         return {"isolation": f"none: {error}"}
-    found = {"isolation": kind}
-    place = cgroup.place()
+    facts = {"isolation": kind}
+    group_folder = cgroup.place()
     watched = "watched from outside"
     none = f"{watched}; no control groups can be made here"
-    found["memory and processes"] = f"control groups in {place}, and {watched}" if place else none
+    facts["memory and processes"] = (
+        f"control groups in {group_folder}, and {watched}" if group_folder else none
+    )
     machine = platform.machine()
     missing = f"this kernel takes none, or there is none for {machine}"
     why = "there are no walls" if kind == "none" else missing
-    found["system calls"] = "filtered" if filtered else f"NOT FILTERED ({why})"
+    facts["system calls"] = "filtered" if filtered else f"NOT FILTERED ({why})"
     with socket.create_server(("127.0.0.1", 0)) as server:
-        known = {"port": server.getsockname()[1], "keyctl": KEYCTL.get(machine)}
+        holes = {"port": server.getsockname()[1], "keyctl": KEYCTL.get(machine)}
         for name, attack in ATTACKS.items():
             if "{keyctl}" in attack and machine not in KEYCTL:
-                found[name] = f"not tried: the number of the call is not known on {machine}"
+                facts[name] = f"not tried: the number of the call is not known on {machine}"
                 continue
-            body = "".join(f"        {line}\n" for line in attack.format(**known).splitlines())
+            body = "".join(f"        {line}\n" for line in attack.format(**holes).splitlines())
             handler = "    except (OSError, MemoryError):\n        return 'held'\n"
             program = f"def f():\n    try:\n{body}{handler}"
-            told = check(program, "assert f() == 'held'", names=["f"])
-            held = told.verdict == "right"
-            found[name] = "held" if held else f"NOT HELD ({told.why or told.verdict})"
-    return found
+            outcome = check(program, "assert f() == 'held'", names=["f"])
+            held = outcome.verdict == "right"
+            facts[name] = "held" if held else f"NOT HELD ({outcome.why or outcome.verdict})"
+    return facts

@@ -109,7 +109,7 @@ def instructions(machine: str) -> bytes:
     if machine not in MACHINES:
         return b""
     column, name = MACHINES[machine]
-    made = [
+    steps = [
         _step(LOAD, MACHINE),
         _step(EQUAL, name, yes=1),
         _step(RETURN, KILL),  # calls of a 32-bit program have other numbers
@@ -119,11 +119,11 @@ def instructions(machine: str) -> bytes:
     ]
     for *numbers, argument, refused, error in CHECKED.values():
         block = _argument(argument, refused, error)
-        made += [_step(EQUAL, numbers[column], no=len(block)), *block]
+        steps += [_step(EQUAL, numbers[column], no=len(block)), *block]
     for table, error in ((FORBIDDEN, errno.EPERM), (ABSENT, errno.ENOSYS)):
         numbers = [number for pair in table.values() if (number := pair[column]) is not None]
-        made += _among(sorted(numbers), error)
-    return b"".join([*made, _step(RETURN, ALLOW)])
+        steps += _among(sorted(numbers), error)
+    return b"".join([*steps, _step(RETURN, ALLOW)])
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -135,17 +135,17 @@ def _argument(index: int, refused: list[tuple[str, int]], error: int) -> list[by
     """Look at the lower half of an argument, which is all that the kernel itself looks at of these;
     then it is over.
     """
-    made: list[bytes] = []
+    steps: list[bytes] = []
     for how, value in refused:
-        made.append(_step(LOAD, ARGUMENTS + 8 * index))
+        steps.append(_step(LOAD, ARGUMENTS + 8 * index))
         if how == "all":
-            made.append(_step(MASK, value))
+            steps.append(_step(MASK, value))
         fails_if_true = how != "not"
-        made.append(
+        steps.append(
             _step(ANY if how == "any" else EQUAL, value, yes=not fails_if_true, no=fails_if_true)
         )
-        made.append(_step(RETURN, FAIL | error))
-    return [*made, _step(RETURN, ALLOW)]
+        steps.append(_step(RETURN, FAIL | error))
+    return [*steps, _step(RETURN, ALLOW)]
 
 
 def _among(numbers: list[int], error: int) -> list[bytes]:

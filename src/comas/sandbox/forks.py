@@ -76,10 +76,10 @@ class Forks:
         if source is None or self._owner != os.getpid():  # one that our parent asks is not ours
             source = self._start()
         socket.send_fds(self._line, [message], fds)
-        said = self._line.recv(1 << 16)
-        if not said:
+        reply = self._line.recv(1 << 16)
+        if not reply:
             raise ConnectionResetError("the process that forks sandboxes ended")
-        return json.loads(said), source
+        return json.loads(reply), source
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

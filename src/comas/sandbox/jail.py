@@ -72,12 +72,12 @@ def _source() -> str:
     Compiled here, by the same Python, since that is much of what it costs to start; in hex digits,
     since Linux takes 128 KiB in one argument, and escapes double what bytes need.
     """
-    made = []
+    parts = []
     for name in ("literals", "walls", "judging", "inside"):
         text = (resources.files("comas.sandbox") / f"{name}.py").read_text(encoding="utf-8")
         code = marshal.dumps(compile(text, f"<{name}>", "exec"))
-        made.append((f"comas.sandbox.{name}", code.hex()))
-    *modules, (_, inside) = made
+        parts.append((f"comas.sandbox.{name}", code.hex()))
+    *modules, (_, inside) = parts
     return (
         f"import marshal, sys\nfor name, code in {modules!r}:\n    module = type(sys)(name)\n"
         "    exec(marshal.loads(bytes.fromhex(code)), module.__dict__)\n"
@@ -147,9 +147,11 @@ class Jail:
         """Let the kernel keep its limits, where there are control groups: to be called before it is
         told of any program.
         """
-        if (place := cgroup.place()) is not None:
+        if (group_folder := cgroup.place()) is not None:
             pids = descendants(self.pid)
-            self._group = cgroup.Group(place, self.limits.memory, self.limits.processes + len(pids))
+            self._group = cgroup.Group(
+                group_folder, self.limits.memory, self.limits.processes + len(pids)
+            )
             self._group.take(pids)
 
     def orphaned(self) -> bool:
@@ -164,11 +166,13 @@ class Jail:
 
     def end(self) -> None:
         """Kill everything in it, and wait until it is gone."""
-        known = [] if self.orphaned() else descendants(self.pid)  # its pid may be another's by now
+        children = (
+            [] if self.orphaned() else descendants(self.pid)
+        )  # its pid may be another's by now
         if self._group is not None:
             self._group.kill()
         # the first of the namespace takes all others along, and is not gone before they are
-        for pid in reversed(known):
+        for pid in reversed(children):
             try:
                 os.kill(pid, 9)
             except (ProcessLookupError, PermissionError):
@@ -181,7 +185,7 @@ class Jail:
             self.process.kill()
             self.process.wait()
         deadline = time.monotonic() + 5
-        while any(map(alive, known)) and time.monotonic() < deadline:
+        while any(map(alive, children)) and time.monotonic() < deadline:
             time.sleep(0.001)
         if self._group is not None:
             self._group.end()
@@ -227,8 +231,8 @@ def _walls(kind: str, limits: Limits) -> list[str]:
 @lru_cache
 def bubblewrap() -> str | None:
     """Where its command lies: it is started without a PATH."""
-    found = shutil.which("bwrap")
-    return os.path.abspath(found) if found else None
+    program = shutil.which("bwrap")
+    return os.path.abspath(program) if program else None
 
 
 def choose(kind: str) -> None:
@@ -257,17 +261,17 @@ def _working() -> str:
             "programs that models write run in a sandbox, which needs Linux; sandbox='none' runs"
             " them without one"
         )
-    wanted = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
-    said = []
-    for kind in [k for k in wanted if k == "unshare" or bubblewrap()]:
+    kinds = ["unshare", "bwrap"] if os.geteuid() == 0 else ["bwrap", "unshare"]
+    failures = []
+    for kind in [k for k in kinds if k == "unshare" or bubblewrap()]:
         try:
             probe(kind)
         except Broken as error:
-            said.append(f"{kind}: {error}")
+            failures.append(f"{kind}: {error}")
         else:
             return kind
     raise UserMistake(
-        f"no sandbox can be built here ({'; '.join(said)}): install bubblewrap (apt install"
+        f"no sandbox can be built here ({'; '.join(failures)}): install bubblewrap (apt install"
         " bubblewrap), or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1);"
         " sandbox='none' runs programs that models write without one"
     )
@@ -285,14 +289,14 @@ def probe(kind: str) -> bool:
 
 def greet(jail: Jail, deadline: float) -> None:
     """Wait until a sandbox is ready. Raises Broken."""
-    said = b""
-    while not said.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
+    received = b""
+    while not received.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
         if select.select([jail.stdout], [], [], left)[0]:
             if not (more := os.read(jail.stdout, 1 << 16)):
                 break
-            said += more
+            received += more
     try:
-        told: Any = json.loads(said)
+        told: Any = json.loads(received)
     except ValueError:
         late = time.monotonic() > deadline
         outcome = "was not ready in time" if late else "ended before it was ready"

@@ -152,10 +152,10 @@ def _check_runnable(tests: ast.Module) -> None:
         elif not isinstance(node, ast.Try):  # it says itself what happens without
             waiting.extend(ast.iter_child_nodes(node))
     for test in _functions(tests):
-        given = test.args
-        wanted = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-        wanted += sum(default is None for default in given.kw_defaults)
-        if wanted and not test.decorator_list:  # a decorator may give them
+        arguments = test.args
+        required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+        required += sum(default is None for default in arguments.kw_defaults)
+        if required and not test.decorator_list:  # a decorator may give them
             raise TypeError(f"{test.name} takes arguments, and nothing gives it any")
 
 
@@ -199,10 +199,10 @@ def _passes(
     if case["check"]:
         space["check"](_Asked(case["check"], receive, send))
         return True
-    found = _functions(tests)
-    for test in found:
+    functions = _functions(tests)
+    for test in functions:
         space[test.name]()
-    return bool(found) or bool(reached)
+    return bool(functions) or bool(reached)
 
 
 def _call_all(space: dict[str, Any], tests: ast.Module) -> None:

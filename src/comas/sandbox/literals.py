@@ -83,10 +83,10 @@ def decode(told: Any, depth: int = DEPTH) -> Any:
     for module, name in EXACT.items():
         if kind == name:
             return getattr(__import__(module), name)(parts[0])
-    made = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
-    if made is None:
+    collection = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
+    if collection is None:
         raise NotLiteral(f"no kind of value: {str(kind)[:20]}")
-    return made(decode(x, depth - 1) for x in parts)
+    return collection(decode(x, depth - 1) for x in parts)
 
 
 def plain(value: Any) -> Any:
@@ -104,8 +104,8 @@ def plain(value: Any) -> Any:
         # hex: of any length
         return ["number", str(int(value)) if abs(value) < 2**53 else hex(value)]
     if isinstance(value, float):
-        whole = value.is_integer() and abs(value) < 2**53
-        return ["number", str(int(value)) if whole else f"{value:.10g}"]
+        is_whole = value.is_integer() and abs(value) < 2**53
+        return ["number", str(int(value)) if is_whole else f"{value:.10g}"]
     if type(value).__module__ in EXACT and abs(value) < 2**53:
         return plain(float(value))
     return repr(value)

@@ -43,13 +43,13 @@ def system_folders() -> list[str]:
     """Folders, files and links that are shown, each once, those that lie within
     another left out.
     """
-    wanted = [path for path in SYSTEM if os.path.lexists(path)]
+    folders = [path for path in SYSTEM if os.path.lexists(path)]
     for path in [python(), *_standard_library(), *map(str, _libraries())]:
-        wanted += _with_target(path)
+        folders += _with_target(path)
     return [
         path
-        for path in dict.fromkeys(wanted)
-        if not any(path.startswith(other + "/") for other in wanted)
+        for path in dict.fromkeys(folders)
+        if not any(path.startswith(other + "/") for other in folders)
     ]
 
 
@@ -61,7 +61,7 @@ def shown() -> list[tuple[str, str, Any]]:
     `file` with the mount flags that are kept.
     """
     steps: dict[str, tuple[str, str, Any]] = {}
-    kept = os.ST_NOSUID | NO_DEV | NO_EXEC
+    flags = os.ST_NOSUID | NO_DEV | NO_EXEC
     for path in system_folders():
         for above in reversed(Path(path).parents[:-1]):
             steps.setdefault(str(above), (str(above), "way", 0))
@@ -69,7 +69,7 @@ def shown() -> list[tuple[str, str, Any]]:
             steps[path] = (path, "link", os.readlink(path))
         else:
             kind = "folder" if os.path.isdir(path) else "file"
-            steps[path] = (path, kind, os.statvfs(path).f_flag & kept)
+            steps[path] = (path, kind, os.statvfs(path).f_flag & flags)
     return list(steps.values())
 
 
@@ -84,24 +84,24 @@ def _standard_library() -> list[str]:
     """Folders and archives, as this Python finds them: real paths."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    found = [os.path.dirname(os.__file__)]
+    folders = [os.path.dirname(os.__file__)]
     for prefix in (sys.base_prefix, sys.base_exec_prefix):
         libraries = Path(prefix, sys.platlibdir)
-        found += [str(libraries / version), str(libraries / archive)]
-    return list(dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path)))
+        folders += [str(libraries / version), str(libraries / archive)]
+    return list(dict.fromkeys(os.path.realpath(path) for path in folders if os.path.exists(path)))
 
 
 def _libraries() -> Iterator[Path]:
     """List the shared libraries below the prefix that the interpreter needs, directly or not."""
     prefixes = dict.fromkeys(os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix))
     folders = [Path(p, name) for p in prefixes for name in dict.fromkeys(("lib", sys.platlibdir))]
-    there = {path.name: path for folder in folders for path in folder.glob("*.so*")}
+    by_name = {path.name: path for folder in folders for path in folder.glob("*.so*")}
     unread = [Path(python())]
     for folder in _standard_library():
         unread += Path(folder, "lib-dynload").glob("*.so")
-    while unread and there:
+    while unread and by_name:
         for name in _so_names(unread.pop().read_bytes()):
-            if path := there.pop(name, None):
+            if path := by_name.pop(name, None):
                 unread.append(path)
                 yield path
 
@@ -119,8 +119,8 @@ def _so_names(binary: bytes) -> Iterator[str]:
 
 def _with_target(path: str) -> list[str]:
     """A path, and where it is a link what it leads to, over all its steps."""
-    found = [path]
-    while os.path.islink(found[-1]) and len(found) < 10:
-        target = os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1]))
-        found.append(os.path.normpath(target))
-    return found
+    chain = [path]
+    while os.path.islink(chain[-1]) and len(chain) < 10:
+        target = os.path.join(os.path.dirname(chain[-1]), os.readlink(chain[-1]))
+        chain.append(os.path.normpath(target))
+    return chain

@@ -131,7 +131,7 @@ def limit(limits: dict[str, Any]) -> None:
         return
     import resource  # which Windows has not
 
-    wanted = {
+    bounds = {
         "CPU": limits["cpu"],
         "AS": limits["memory"],
         "FSIZE": limits["disk"],
@@ -146,7 +146,7 @@ def limit(limits: dict[str, Any]) -> None:
         "RTPRIO": 0,
         "NICE": 0,
     }
-    for name, value in wanted.items():
+    for name, value in bounds.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, highest = resource.getrlimit(which)
         # which may be lower already

@@ -42,17 +42,17 @@ def used(first: int, walled: bool) -> Used:
 
 def descendants(pid: int) -> list[int]:
     """A process and all below it, parents first."""
-    found = [pid]
+    pids = [pid]
     at = 0
-    while at < len(found):
+    while at < len(pids):
         try:
-            for task in os.listdir(f"/proc/{found[at]}/task"):
-                children = Path(f"/proc/{found[at]}/task/{task}/children")
-                found += map(int, children.read_text(encoding="ascii").split())
+            for task in os.listdir(f"/proc/{pids[at]}/task"):
+                children = Path(f"/proc/{pids[at]}/task/{task}/children")
+                pids += map(int, children.read_text(encoding="ascii").split())
         except OSError:
             pass  # it ended meanwhile
         at += 1
-    return found
+    return pids
 
 
 def alive(pid: int) -> bool:
@@ -79,11 +79,11 @@ def _memory(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
         return 0
-    found = 0
+    total = 0
     for line in status.splitlines():
         if line.startswith((b"VmRSS:", b"VmSwap:")):
-            found += int(line.split()[1]) << 10
-    return found
+            total += int(line.split()[1]) << 10
+    return total
 
 
 def _folder(pid: int) -> tuple[int, int]:
@@ -103,9 +103,9 @@ def _locks(pids: set[int]) -> int:
         lines = Path("/proc/locks").read_bytes().splitlines()
     except OSError:
         return 0
-    found = 0
+    count = 0
     for line in lines:
         words = line.split()
         if len(words) > 4 and words[4].isdigit() and int(words[4]) in pids:
-            found += 1
-    return found
+            count += 1
+    return count

@@ -44,7 +44,7 @@ async def play(
     turns = await solved(question, able, task, WORDING)
     for at in range(1, revisions + 1):
         revised = [
-            _revise(question, agent, place, turns, task, at) for place, agent in enumerate(able)
+            _revise(question, agent, index, turns, task, at) for index, agent in enumerate(able)
         ]
         turns = await together(revised)
     return await decide(question, turns, task)
@@ -57,14 +57,14 @@ def _revise(
     works = [defuse(task.shown(question, turn.text)) for turn in turns]
     others = [
         words(WORDING, task, "history_bare", work=work)
-        for place, work in enumerate(works)
-        if place != own
+        for index, work in enumerate(works)
+        if index != own
     ]
 
-    def prompt(kept: Sequence[str]) -> str:
-        answers = "\n".join(kept)
-        asked = question.prompt
-        return words(WORDING, task, "revision", history=answers, question=asked, own=works[own])
+    def prompt(quotes: Sequence[str]) -> str:
+        answers = "\n".join(quotes)
+        text = question.prompt
+        return words(WORDING, task, "revision", history=answers, question=text, own=works[own])
 
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)
 

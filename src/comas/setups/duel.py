@@ -35,20 +35,20 @@ async def play(
     chosen = [each for each in able if agent in (None, each.name) and each.name != against]
     if not chosen:
         raise UserMistake(f"duel: no agent {agent!r} to play against {against}: {_names(able)}")
-    own = rng.choice(chosen)
+    team = rng.choice(chosen)
     if against in scripts:
         other: Agent | Script = scripts[against]
     else:
-        others = [each for each in able if against in ("team", each.name) and each is not own]
+        others = [each for each in able if against in ("team", each.name) and each is not team]
         if not others:
-            known = ", ".join([*scripts, "team"])
+            names = ", ".join([*scripts, "team"])
             raise UserMistake(
-                f"duel: nobody is called against={against!r}: {known}, or an agent: {_names(able)}"
+                f"duel: nobody is called against={against!r}: {names}, or an agent: {_names(able)}"
             )
         other = rng.choice(others)
-    place = rng.randrange(2) if seat == "both" else ("first", "second").index(seat)
-    seats = [own, other] if place == 0 else [other, own]
-    return outcome(await played(question, seats, rng, task), place)
+    own_seat = rng.randrange(2) if seat == "both" else ("first", "second").index(seat)
+    seats = [team, other] if own_seat == 0 else [other, team]
+    return outcome(await played(question, seats, rng, task), own_seat)
 
 
 def _names(agents: Sequence[Agent]) -> str:

@@ -50,8 +50,8 @@ def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tu
         )
     if leader is not None and leader not in names:
         raise UserMistake(f"setup relay: leader={leader!r} is none of {', '.join(names)}")
-    place = rng.randrange(2) if leader is None else names.index(leader)
-    return agents[place], agents[1 - place]
+    first_index = rng.randrange(2) if leader is None else names.index(leader)
+    return agents[first_index], agents[1 - first_index]
 
 
 setup = Setup(play, roles=("solution", "revision", "proxy"))

@@ -84,7 +84,7 @@ async def decided(
     missing = ahead
     while missing > 0 and len(turns) < most:
         places = range(len(turns), min(len(turns) + missing, most))
-        turns += await together(ask(agents[place % len(agents)]) for place in places)
+        turns += await together(ask(agents[index % len(agents)]) for index in places)
         await asyncio.to_thread(read, turns)
         best, votes, others = voting.leading([turn.info["answer"] for turn in turns], same)
         missing = ahead - (votes - others)

@@ -90,13 +90,13 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
         answers = (*legal, ACCEPT) if offers else legal
         if turn == OFFERS:
             answers = ("refuse", ACCEPT)
-        said = await move(seat, _view(pool, values[seat], offers), answers)
-        if said == ACCEPT:
-            kept = amounts_of(offers[-1])
-            left = tuple(there - taken for there, taken in zip(pool, kept, strict=True))
-            parts = (left, kept) if seat == 0 else (kept, left)
+        reply = await move(seat, _view(pool, values[seat], offers), answers)
+        if reply == ACCEPT:
+            asked_amounts = amounts_of(offers[-1])
+            left = tuple(amount - taken for amount, taken in zip(pool, asked_amounts, strict=True))
+            parts = (left, asked_amounts) if seat == 0 else (asked_amounts, left)
             return tuple(_worth(*pair) / TOTAL for pair in zip(parts, values, strict=True))
-        offers.append(said)
+        offers.append(reply)
     return 0.0, 0.0
 
 
@@ -105,8 +105,8 @@ def _view(pool: Amounts, values: Amounts, offers: Sequence[str]) -> str:
     prices = ", ".join(f"a {thing} {value}" for thing, value in zip(THINGS, values, strict=True))
     lines = [f"In the pool: {_counted(pool)}.", f"Worth to you: {prices}."]
     for place_of, offer in enumerate(offers):
-        own = (len(offers) - place_of) % 2 == 0
-        lines.append(f"{'You' if own else 'The other'}: {offer}.")
+        is_own = (len(offers) - place_of) % 2 == 0
+        lines.append(f"{'You' if is_own else 'The other'}: {offer}.")
     lines.append(f"Offers that are left: {OFFERS - len(offers)}.")
     return "\n".join(lines)
 
@@ -118,12 +118,12 @@ def _parts(pool: Amounts) -> list[Amounts]:
 
 def _counted(amounts: Amounts) -> str:
     """`2 books and 1 hat`; what there is none of is left out."""
-    named = [
+    counts = [
         f"{count} {thing}{'s' if count > 1 else ''}"
         for count, thing in zip(amounts, THINGS, strict=True)
         if count
     ]
-    return " and ".join(named)
+    return " and ".join(counts)
 
 
 def _kept(amounts: Amounts) -> str:
@@ -152,7 +152,7 @@ def fair(view: str, legal: Sequence[str], rng: random.Random) -> str:
     others = re.findall(r"^The other: (.*)\.$", view, re.MULTILINE)
     if others:
         taken = amounts_of(others[-1])
-        left = tuple(there - gone for there, gone in zip(pool, taken, strict=True))
+        left = tuple(amount - gone for amount, gone in zip(pool, taken, strict=True))
         if _worth(left, values) >= TOTAL / 2 or "refuse" in legal:
             return ACCEPT
     worths = {part: _worth(part, values) for part in _parts(pool)}

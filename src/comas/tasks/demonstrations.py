@@ -35,10 +35,10 @@ def load(
     """The demonstrations of a split in an order drawn by `seed`, at most `limit`; `path`: a file,
     or a folder with one per split.
     """
-    place = path or os.environ.get("COMAS_DATA")
-    if split != "train" and place and Path(place).is_file():
+    source = path or os.environ.get("COMAS_DATA")
+    if split != "train" and source and Path(source).is_file():
         raise UserMistake(
-            f"task demonstrations: all of {place} is learnt, and there is no {split} split: give a"
+            f"task demonstrations: all of {source} is learnt, and there is no {split} split: give a"
             f" folder with train.jsonl and {split}.jsonl, or set test_questions=0 and eval_every=0"
         )
     questions = [_question(split, row, where) for row, where in SOURCE.rows(split, path)]

@@ -66,11 +66,11 @@ class World:
 
     def look_up(self, words: str) -> str:
         """The fact about a number (`7`), or the one that leads to it (`-> 7`)."""
-        found = re.fullmatch(r"(-> )?([0-9]{1,2})", words.strip())
-        if found is None or int(found[2]) >= SIZE:
+        match = re.fullmatch(r"(-> )?([0-9]{1,2})", words.strip())
+        if match is None or int(match[2]) >= SIZE:
             raise ToolFailure(NOTHING)
-        number = int(found[2])
-        return self.fact(number if found[1] is None else self.pointed[number])
+        number = int(match[2])
+        return self.fact(number if match[1] is None else self.pointed[number])
 
     def some_fact(self, seed: str) -> str:
         """A fact that `seed` draws."""
@@ -95,12 +95,12 @@ def read_chain(text: str) -> tuple[int, int, int | None] | None:
     """Start, steps and the answer that is given with it (None without) of a text that ends with a
     chain, behind `;` where anything stands before it; None of any other text.
     """
-    found = _CHAIN.fullmatch(text.rpartition(";")[2].strip())
-    if found is None:
+    match = _CHAIN.fullmatch(text.rpartition(";")[2].strip())
+    if match is None:
         return None
-    start = int(found[1])
-    steps = found[2].count("->")
-    answer = None if found[3] is None else int(found[3])
+    start = int(match[1])
+    steps = match[2].count("->")
+    answer = None if match[3] is None else int(match[3])
     if start >= SIZE or steps > LONGEST or (answer or 0) >= SIZE:
         return None
     return start, steps, answer

@@ -94,11 +94,11 @@ def make_question(numbers: list[int], cover: str = "", name: str = "gate") -> Qu
 
 def read_request(text: str) -> tuple[list[int], str] | None:
     """The numbers and the words of cover of a request; None where the text is none."""
-    found = _REQUEST.fullmatch(text.strip())
-    if found is None:
+    match = _REQUEST.fullmatch(text.strip())
+    if match is None:
         return None
-    numbers = [int(n) for n in found[1].split()]
-    cover = found[2].strip()
+    numbers = [int(n) for n in match[1].split()]
+    cover = match[2].strip()
     if len(set(numbers)) < 3 or not all(1 <= n <= LARGEST for n in numbers):
         return None
     return (numbers, cover) if len(cover.split()) <= MOST_COVER else None
@@ -130,8 +130,8 @@ def pose_held_out(text: str) -> Question | None:
 
 def extract(question: Question, text: str) -> str | None:
     """`allow` or `refuse`, if the whole text keeps to the form."""
-    found = _REPLY.fullmatch(text.strip())
-    return None if found is None else found[1]
+    match = _REPLY.fullmatch(text.strip())
+    return None if match is None else match[1]
 
 
 def check(question: Question, text: str) -> Verdict:

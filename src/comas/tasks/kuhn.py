@@ -77,11 +77,11 @@ def load(
 async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[float]:
     """Ask for moves until a line ends; the chips that each seat wins."""
     cards = question.prompt.split()
-    said: list[str] = []
-    while " ".join(said) not in ENDS:
-        seat = len(said) % 2
-        said.append(await move(seat, " ".join([cards[seat], *said]), MOVES))
-    first = chips(cards[0], cards[1], " ".join(said))
+    moves: list[str] = []
+    while " ".join(moves) not in ENDS:
+        seat = len(moves) % 2
+        moves.append(await move(seat, " ".join([cards[seat], *moves]), MOVES))
+    first = chips(cards[0], cards[1], " ".join(moves))
     return first, -first
 
 

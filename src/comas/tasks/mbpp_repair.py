@@ -94,14 +94,14 @@ def split_of(tests: str) -> str:
 def changes(program: str) -> list[str]:
     """The program with one operator or whole number changed, in all ways, in their order."""
     tree = ast.parse(program)
-    found: list[str] = []
+    changed: list[str] = []
     for node in ast.walk(tree):
         for field, other in _alternatives(node):
-            kept = getattr(node, field)
+            before = getattr(node, field)
             setattr(node, field, other)
-            found.append(ast.unparse(tree))
-            setattr(node, field, kept)
-    return list(dict.fromkeys(found))
+            changed.append(ast.unparse(tree))
+            setattr(node, field, before)
+    return list(dict.fromkeys(changed))
 
 
 def _alternatives(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -139,14 +139,14 @@ def load(
 
     working = SOURCE.questions(_working, split, path, None, seed, is_of_split)
     programs = form == "program" and split == "train"
-    found: list[Question] = []
+    questions: list[Question] = []
     for question in working:
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(questions) >= limit:
             break
         fault = _fault_of(question)
         if fault is not None:
-            found.append(question if programs else fault)
-    return found
+            questions.append(question if programs else fault)
+    return questions
 
 
 def _working(row: Row, where: str) -> Question:
@@ -177,9 +177,9 @@ def _fault_of(working: Question) -> Question | None:
     faults = [written(change, tests) for change in tried[:TRIED]]
     texts = (working.prompt, *faults)
     with ThreadPoolExecutor(len(texts)) as threads:  # each program runs in a process of its own
-        own, *said = threads.map(lambda text: check(working, text), texts)
-    failing = [text for text, verdict in zip(faults, said, strict=True) if verdict == "wrong"]
-    if own != "right" or not failing:
+        working_verdict, *verdicts = threads.map(lambda text: check(working, text), texts)
+    failing = [text for text, verdict in zip(faults, verdicts, strict=True) if verdict == "wrong"]
+    if working_verdict != "right" or not failing:
         return None
     return _asked(failing[0], answer=working.answer)
 

@@ -246,10 +246,10 @@ def rephrase(question: Question, rng: random.Random) -> Question | None:
 
 def _read_puzzle(text: str) -> tuple[list[int], int] | None:
     """The offered numbers and the target of `10 5 6 9 -> 24`."""
-    found = _PUZZLE.fullmatch(text)
-    if found is None:
+    match = _PUZZLE.fullmatch(text)
+    if match is None:
         return None
-    return [int(n) for n in found[1].split()], int(found[2])
+    return [int(n) for n in match[1].split()], int(match[2])
 
 
 task = Task(

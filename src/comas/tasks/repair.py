@@ -98,9 +98,9 @@ def read_question(text: str) -> tuple[Program, list[tuple[int, int]]] | None:
     """
     first, *rest = (part.strip() for part in text.split("|"))
     program = read_program(first)
-    found = [_TEST.fullmatch(part) for part in rest]
-    tests = [(int(test[1]), int(test[2])) for test in found if test is not None]
-    if program is None or not len(found) == len(tests) == len(dict(tests)) == TESTS:
+    pairs = [_TEST.fullmatch(part) for part in rest]
+    tests = [(int(test[1]), int(test[2])) for test in pairs if test is not None]
+    if program is None or not len(pairs) == len(tests) == len(dict(tests)) == TESTS:
         return None
     return program, tests
 
@@ -128,7 +128,7 @@ Tested = tuple[Program, tuple[tuple[int, int], ...]]
 @lru_cache
 def programs(split: str) -> list[Tested]:
     """Every program of two steps with each of its pairs of tests that belong to a split."""
-    found: dict[Tested, None] = {}
+    by_tests: dict[Tested, None] = {}
     for program in itertools.product(STEPS, repeat=2):
         sound = [(n, after) for n in INPUTS if (after := run(program, n)) is not None]
         if len(sound) < TESTS:
@@ -137,8 +137,8 @@ def programs(split: str) -> list[Tested]:
         for _ in range(DRAWS):
             tests = tuple(draw.sample(sound, TESTS))
             if split_of(tests) == split:
-                found[program, tests] = None
-    return list(found)
+                by_tests[program, tests] = None
+    return list(by_tests)
 
 
 def changed(program: Program) -> Iterator[Program]:

@@ -249,8 +249,8 @@ def _read_event(sentence: str, facts: Mapping[str, str]) -> tuple[str, int] | No
     for sign, templates in SENTENCES.items():
         for template in templates:
             pattern = re.escape(template.format(n="#", **facts)).replace("\\#", "([0-9]{1,3})")
-            if found := re.fullmatch(pattern, sentence):
-                return sign, int(found[1])
+            if match := re.fullmatch(pattern, sentence):
+                return sign, int(match[1])
     return None
 
 

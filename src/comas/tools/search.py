@@ -45,9 +45,9 @@ class Index:
         if not query[0]:
             return []
         most = min(count, len(passages))
-        found, scores = ranking.retrieve(query, k=most, show_progress=False)
-        pairs = zip(found[0], scores[0], strict=True)
-        return [passages[int(place)] for place, score in pairs if score > 0]
+        indices, scores = ranking.retrieve(query, k=most, show_progress=False)
+        pairs = zip(indices[0], scores[0], strict=True)
+        return [passages[int(index)] for index, score in pairs if score > 0]
 
     def some(self, seed: str) -> str:
         """A passage that `seed` draws."""
@@ -128,10 +128,10 @@ def make(*, folder: str = "", passages: Count = 3) -> Tool:
         raise _no_text(index.folder)
 
     def run(words: str) -> str:
-        found = index.best(words, passages)
-        if not found:
+        passages_found = index.best(words, passages)
+        if not passages_found:
             raise ToolFailure(f"nothing was found for {words!r}")
-        return BETWEEN.join(found)
+        return BETWEEN.join(passages_found)
 
     return Tool(
         name="search",
