@@ -23,7 +23,7 @@ from figures import save
 from rich.console import Console
 from rich.table import Table
 
-from comas.evaluation.runner import PLAN, Exam
+from comas.evaluation.runner import PLAN, EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.installed import examine
 from comas.sync import run_sync
@@ -65,10 +65,12 @@ def evaluated(out: Path, systems: Sequence[str], limit: int, seed: int) -> dict[
     """The report of the evaluation in `out`, begun or gone on with."""
     setups = [setup for budgets in FAMILIES.values() for setup in budgets]
     if (out / PLAN).exists():
-        exam = Exam.open(out)
+        evaluation = EvaluationRun.open(out)
     else:
-        exam = Exam.create(Plan(systems, setups=setups, limit=limit, seed=seed), str(out))
-    return run_sync(exam.go())
+        evaluation = EvaluationRun.create(
+            Plan(systems, setups=setups, limit=limit, seed=seed), str(out)
+        )
+    return run_sync(evaluation.go())
 
 
 def rows_of(report: dict[str, Any]) -> list[Row]:

@@ -17,7 +17,7 @@ import tomli_w
 from comas.config.plugins import load_plugin
 from comas.config.schema import OF_TRAINING, parse_pair, read
 from comas.display import shown
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
 from comas.hooks import Hook, hooks_of
 from comas.stats import spelt
@@ -166,8 +166,8 @@ def evaluate(
     most = None if limit == LIMIT else limit or 0
     data_path = str(data) if data is not None else None
     plan = planned(names, tasks, setups, most, seed, pairs_of(keys), data_path)
-    exam = Exam.create(plan, str(out) if out is not None else None)
-    report = run_sync(exam.go(hooks_of(hooks), hosts=hosts))
+    evaluation = EvaluationRun.create(plan, str(out) if out is not None else None)
+    report = run_sync(evaluation.go(hooks_of(hooks), hosts=hosts))
     tables = {name: report[name] for name in ("cells", "systems", "setups", "notes")}
     return Evaluation(Path(report["folder"]), **tables, record=report)
 

@@ -19,7 +19,7 @@ import pytest
 from comas.config.resolve import check_roles
 from comas.config.systems import system_config
 from comas.evaluation import spec, ways
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.game.roles import KINDS
 from comas.hooks import Hook
@@ -174,8 +174,8 @@ def test_where_everything_fails_for_want_of_room_is_told(
     assert "lower room.solution" in line
 
 
-def sat(exam: Exam) -> dict[str, Any]:
-    return run_sync(exam.go(Hook()))
+def evaluated(evaluation: EvaluationRun) -> dict[str, Any]:
+    return run_sync(evaluation.go(Hook()))
 
 
 def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_path: Path) -> None:
@@ -185,18 +185,18 @@ def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_p
     rows = [json.dumps({"question": f"{i} + {i}?", "answer": i}) for i in range(4)]
     data.write_text("\n".join(rows))
     asked = Plan([str(model)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
-    before = sat(Exam.create(asked, str(tmp_path / "e")))
+    before = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))
     assert before["cells"][0]["n"] == 4  # all of a file that nobody was trained on
-    assert sat(Exam.open(tmp_path / "e")) == before
+    assert evaluated(EvaluationRun.open(tmp_path / "e")) == before
     data.write_text("\n".join([*rows[:3], rows[3].replace(": 3", ": 4")]))
     with pytest.raises(UserMistake, match="questions of jsonl are not what they were"):
-        sat(Exam.open(tmp_path / "e"))
+        evaluated(EvaluationRun.open(tmp_path / "e"))
     data.write_text("\n".join(rows))
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(bytes(weights))
     with pytest.raises(UserMistake, match=f"weights of {model} are not what they were"):
-        sat(Exam.open(tmp_path / "e"))
+        evaluated(EvaluationRun.open(tmp_path / "e"))
 
 
 def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
@@ -219,7 +219,7 @@ def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
     asked = Plan(
         [str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"]
     )
-    found = sat(Exam.create(asked, str(tmp_path / "e")))
+    found = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))
     assert 0 < found["cells"][0]["n"] == found["cells"][1]["n"] < 20
     assert any(
         "asked are the test questions of" in note and "was trained on others" in note

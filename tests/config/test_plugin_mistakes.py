@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.methods import comas
@@ -172,7 +172,9 @@ def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(SETUP.format(answer="turn"))
     with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
-        run_sync(Exam.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook()))
+        run_sync(
+            EvaluationRun.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook())
+        )
 
 
 def test_fields_without_their_names_are_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import described, players, way
 from comas.game.agent import Member
@@ -60,8 +60,8 @@ method = Method(play, settle, reinforce_pp, clipped, paid=("draft",))
 '''
 
 
-def sat(plan: Plan, folder: Path) -> dict[str, Any]:
-    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
+def evaluated(plan: Plan, folder: Path) -> dict[str, Any]:
+    return run_sync(EvaluationRun.create(plan, str(folder)).go(Hook()))
 
 
 def verdicts(folder: Path, setup: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
     for tidy in ("false", "true"):
-        sat(
+        evaluated(
             Plan(
                 ["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]
             ),
@@ -91,7 +91,7 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
 def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
-    found = sat(
+    found = evaluated(
         Plan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]), tmp_path / "e"
     )
     assert found["cells"][0]["right"] == 0
@@ -117,7 +117,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         hosts__home__context=100,
         questions=4,
     )
-    found = sat(Plan(["seed", str(run.path)], limit=12), tmp_path / "e")
+    found = evaluated(Plan(["seed", str(run.path)], limit=12), tmp_path / "e")
     mine, theirs = found["cells"]
     assert [mine[k] for k in ("right", "wrong", "tokens")] == [
         theirs[k] for k in ("right", "wrong", "tokens")
@@ -126,7 +126,9 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
     assert "eval_top_p of its config is 0.5; asked with 1.0, as seed" in notes
     assert "eval_temperature of its config is 0.1; asked with 0.7, as seed" in notes
-    own = sat(Plan([str(run.path)], limit=12), tmp_path / "own")  # by itself as it was trained
+    own = evaluated(
+        Plan([str(run.path)], limit=12), tmp_path / "own"
+    )  # by itself as it was trained
     assert own["cells"][0]["tokens"] < theirs["tokens"]
     assert all("were cut for want of room" in note for note in own["notes"])
 
@@ -148,10 +150,10 @@ def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused
         agents__a0__roles=["draft"],
         options__format_check=None,
     )
-    found = sat(Plan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
+    found = evaluated(Plan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
     assert found["cells"][0]["complete"] == 1
     with pytest.raises(UserMistake, match="setup debate: no agent takes role 'solution'"):
-        sat(Plan([str(run.path)], limit=3, setups=["single", "debate"]), tmp_path / "f")
+        evaluated(Plan([str(run.path)], limit=3, setups=["single", "debate"]), tmp_path / "f")
     assert not (tmp_path / "f").exists()
 
 

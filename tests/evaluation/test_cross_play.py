@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comas.cli.evaluate import print_cross
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import CROSS, Plan
 from comas.evaluation.teams import Game, against, between, game_of, judging, matrix_of
 from comas.game.agent import Member
@@ -181,8 +181,8 @@ def test_sides_do_not_mix() -> None:
 
 def test_an_evaluation_of_two_models_at_kuhn(tmp_path: Path) -> None:
     plan = Plan(["seed-games", "seed-facts"], ["kuhn"], ["cross"], 6)
-    exam = Exam.create(plan, str(tmp_path / "e"))
-    report = run_sync(exam.go())
+    evaluation = EvaluationRun.create(plan, str(tmp_path / "e"))
+    report = run_sync(evaluation.go())
     assert report["cells"] == []
     (found,) = report["cross"]
     assert found["names"] == ["seed-games", "seed-facts"]
@@ -191,7 +191,7 @@ def test_an_evaluation_of_two_models_at_kuhn(tmp_path: Path) -> None:
     assert found["rows"][0]["mean"] == pytest.approx(fmean(means[0]))
     assert len(list((tmp_path / "e" / "answers").iterdir())) >= 4
     written = {p: p.read_bytes() for p in (tmp_path / "e" / "answers").glob("*.jsonl")}
-    again = run_sync(Exam.open(tmp_path / "e").go())
+    again = run_sync(EvaluationRun.open(tmp_path / "e").go())
     assert again["cross"] == report["cross"]
     games = {p: [json.loads(line) for line in text.splitlines()] for p, text in written.items()}
     for path, lines in games.items():
@@ -215,9 +215,11 @@ def test_where_every_game_failed_nothing_was_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, lambda _: True)
-    exam = Exam.create(Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e"))
+    evaluation = EvaluationRun.create(
+        Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
+    )
     with pytest.raises(UserMistake, match=r"every game failed; the first: .*connection reset"):
-        run_sync(exam.go())
+        run_sync(evaluation.go())
     report = json.loads((tmp_path / "e" / "report.json").read_text())
     assert report["cross"] == []
     assert "cross of kuhn: no question was played to its end by all pairs" in report["notes"]
@@ -233,8 +235,10 @@ def test_questions_that_nobody_played_to_their_end_are_missing(
         return question.id == asked[0]
 
     failing(monkeypatch, fails)
-    exam = Exam.create(Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e"))
-    (found,) = run_sync(exam.go())["cross"]
+    evaluation = EvaluationRun.create(
+        Plan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
+    )
+    (found,) = run_sync(evaluation.go())["cross"]
     assert (found["n"], found["missing"]) == (3, 1)
 
 
@@ -249,5 +253,5 @@ def test_a_matrix_without_a_spread_has_no_ends(capsys: pytest.CaptureFixture[str
 def test_puzzles_are_no_game(tmp_path: Path) -> None:
     plan = Plan(["seed"], ["pick"], ["cross"], 2)
     with pytest.raises(UserMistake, match="task pick is no game"):
-        run_sync(Exam.create(plan, str(tmp_path / "e")).go())
+        run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go())
     assert not (tmp_path / "e").exists()

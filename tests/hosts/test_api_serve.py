@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from comas.config.schema import HostConfig
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.hosts.api import ApiHost
@@ -124,7 +124,7 @@ def test_an_evaluation_of_a_served_model_says_what_the_model_says_here(
         setups=["single"],
         pairs=["eval_temperature=0"],
     )
-    found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))
+    found = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))
     here, there = found["cells"]
     keys = ("n", "right", "wrong", "failed", "tokens", "prompt_tokens", "complete")
     assert [here[k] for k in keys] == [there[k] for k in keys]

@@ -20,7 +20,7 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.estimate import fit
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load
 from comas.hooks import Hook
@@ -179,7 +179,7 @@ def test_what_may_not_be_changed_is_refused_in_one_line_and_nothing_is_touched(
         f'[hosts.judge]\nbase = "m"\napi = "{server.url}"\nbudget_tokens = 1\nconcurrency = 1\n'
     )
     with pytest.raises(UserMistake, match="its budget is spent"):
-        sat(Plan(["api.toml", "seed"], limit=3), tmp_path / "eval")
+        evaluated(Plan(["api.toml", "seed"], limit=3), tmp_path / "eval")
     asked = len(server.asked)
     folders = (("run", "config.toml"), ("eval", "evaluation.json"))
     for (pair, words), (folder, config) in itertools.product(REFUSED, folders):
@@ -268,7 +268,7 @@ def test_a_run_does_not_begin_without_its_key(
         pairs=["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"],
     )
     with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
-        asyncio.run(Exam.create(plan, str(tmp_path / "eval")).go(Hook()))
+        asyncio.run(EvaluationRun.create(plan, str(tmp_path / "eval")).go(Hook()))
     assert not (tmp_path / "eval").exists()
 
 
@@ -282,8 +282,8 @@ def test_estimates_leave_others_models_out(mixed: Any) -> None:
         comas.train(**{**keys, "agents": {"judge": {"host": "judge"}}})
 
 
-def sat(plan: Plan, folder: Path) -> dict[str, Any]:
-    return run_sync(Exam.create(plan, str(folder)).go(Hook()))
+def evaluated(plan: Plan, folder: Path) -> dict[str, Any]:
+    return run_sync(EvaluationRun.create(plan, str(folder)).go(Hook()))
 
 
 def games(folder: Path) -> list[dict[str, Any]]:
@@ -305,7 +305,7 @@ def test_a_team_behind_an_api_is_evaluated_with_the_models_of_a_local_host(
         setups=["single", "vote:votes=2"],
         pairs=[f"hosts.home.api={server.url}", "agents=1"],
     )
-    found = sat(plan, tmp_path / "eval")
+    found = evaluated(plan, tmp_path / "eval")
     assert [c["setup"] for c in found["cells"]] == ["single", "vote:votes=2"]
     # the greeting was asked again
     assert (len(server.asked), len(server.worked)) == (6 + 12 + 2, 6 + 12)
@@ -411,7 +411,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     ]
     remedy = "raise it and go on: .*comas resume .*e hosts.home.budget_tokens=NUMBER$"
     with pytest.raises(UserMistake, match=f"50 tokens.* is 50; {remedy}") as caught:
-        sat(Plan(["m1", "m2"], limit=4, pairs=pairs), folder)
+        evaluated(Plan(["m1", "m2"], limit=4, pairs=pairs), folder)
     assert "config.toml" not in str(caught.value)
     assert len(server.asked) == 5
     assert run(["resume", str(folder)], monkeypatch) == 2  # a new process does not begin at 0

@@ -19,7 +19,7 @@ import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.engines.chat import _FORMATS, Chat
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
@@ -563,7 +563,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
         assert turn["prompt_tokens"] == len(chats[turn["policy"][0]].encode(user(turn["prompt"])))
 
     plan = Plan([str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3)
-    cells = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))["cells"]
+    cells = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))["cells"]
     assert [(c["team"], c["right"] + c["wrong"], c["failed"]) for c in cells] == [
         ("3 agents, each alone", 9, 0),
         ("team of 3", 3, 0),

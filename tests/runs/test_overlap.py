@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import comas
 from comas.config.schema import read
 from comas.evaluation.questions import overlap
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.storage.run import Run
@@ -122,7 +122,7 @@ def test_own_questions_train_with_and_without_answers(
         with pytest.raises(
             comas.types.UserMistake, match="none of its test questions has an answer"
         ):
-            run_sync(Exam.create(Plan([out]), str(tmp_path / "e")).go(Hook()))
+            run_sync(EvaluationRun.create(Plan([out]), str(tmp_path / "e")).go(Hook()))
 
 
 def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
         data=str(tmp_path / "amc_test.jsonl"),
         pairs=["room.solution=8"],
     )
-    found = run_sync(Exam.create(plan, str(tmp_path / "e")).go(Hook()))
+    found = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))
     (only,) = found["overlap"]  # of the run; what a base model saw nobody knows
     assert (only["run"], only["task"], len(only["exact"])) == (out, "amc", 1)
     assert any("test questions were trained on" in note for note in found["notes"])
     data.unlink()
-    found = run_sync(Exam.create(plan, str(tmp_path / "e2")).go(Hook()))
+    found = run_sync(EvaluationRun.create(plan, str(tmp_path / "e2")).go(Hook()))
     assert any("is not known" in note for note in found["notes"])
 
 

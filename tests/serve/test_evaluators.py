@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import system_team
 from comas.questions.checked import loaded
@@ -61,7 +61,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, 
     """Setup -> the cell of `comas eval` of the same questions."""
     setups = ["single", "debate"]
     plan = Plan(["seed"], limit=QUESTIONS, setups=setups, pairs=GREEDY)
-    found = run_sync(Exam.create(plan, str(tmp_path_factory.mktemp("e") / "e")).go())
+    found = run_sync(EvaluationRun.create(plan, str(tmp_path_factory.mktemp("e") / "e")).go())
     cells = {cell["setup"]: cell for cell in found["cells"]}
     assert 0 < cells["single"]["right"] < QUESTIONS
     return cells

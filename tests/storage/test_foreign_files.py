@@ -15,7 +15,7 @@ import pytest
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
 from comas.storage.records import line
@@ -285,11 +285,11 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
         checkpoint_every=1,
         hosts__home__learner="full",
     )
-    exam = Exam.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
+    evaluation = EvaluationRun.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
     (tmp_path / "e" / "answers" / "copy.jsonl").write_text("somebody's\n")
     trained_on(run, steps=4)
     assert 1 in run.steps_kept()
-    found = run_sync(exam.go(Hook()))
+    found = run_sync(evaluation.go(Hook()))
     assert found["cells"][0]["complete"] == 1
     assert steps_held(run) == set()  # nothing is left to ask: the next commit may remove it
 
@@ -314,8 +314,10 @@ def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Pa
         checkpoint_every=1,
     )
     with pytest.raises(UserMistake, match="two checkpoints of one run are one"):
-        Exam.create(Plan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
-    assert Exam.create(Plan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")).plan.systems
+        EvaluationRun.create(Plan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
+    assert EvaluationRun.create(
+        Plan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")
+    ).plan.systems
 
 
 def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from comas.config.schema import read
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
@@ -102,7 +102,7 @@ async def _command(arguments: Sequence[str]) -> None:
     if verb == "train":
         await train_async(read(place))
     elif verb == "resume" and (Path(place) / "evaluation.json").is_file():
-        await Exam.open(place).go()
+        await EvaluationRun.open(place).go()
     elif verb == "resume":
         await resume_async(place)
     else:
@@ -110,4 +110,4 @@ async def _command(arguments: Sequence[str]) -> None:
         setups = [options["--setups"]]
         limit = int(options["--limit"])
         plan = Plan([place], (), setups, limit, int(options["--seed"]))
-        await Exam.create(plan, options["--out"]).go()
+        await EvaluationRun.create(plan, options["--out"]).go()

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from comas.cli.output import Json, print_json, print_stopped, split
 from comas.display import clean, watcher
-from comas.evaluation.runner import REPORT, SPENT, Exam
+from comas.evaluation.runner import REPORT, SPENT, EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.exit_codes import STOPPED
 from comas.program import command
@@ -79,7 +79,7 @@ def evaluate(
     """How good runs and models are on held-out questions, with what certainty, at what cost; each
     against the first.
     """
-    go_on(ctx, Exam.create(_plan(systems, tasks, setups, limit, seed, data), out), json_)
+    go_on(ctx, EvaluationRun.create(_plan(systems, tasks, setups, limit, seed, data), out), json_)
 
 
 def compare(
@@ -112,8 +112,8 @@ def compare(
             "--setups cross: a matrix is no comparison with the first system: take"
             f" `{command()} eval {first} {second} --setups cross`"
         )
-    exam = Exam.create(plan, out)
-    report = _watched(exam, json_)
+    evaluation = EvaluationRun.create(plan, out)
+    report = _watched(evaluation, json_)
     if not report["systems"]:
         raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
     if json_:
@@ -148,9 +148,9 @@ def _plan(
     return planned(names, tasks or "", setups, limit, seed, pairs, data)
 
 
-def go_on(ctx: typer.Context, exam: Exam, as_json: bool) -> None:
+def go_on(ctx: typer.Context, evaluation: EvaluationRun, as_json: bool) -> None:
     """Play what is missing of an evaluation, and show it."""
-    _show(ctx, _watched(exam, as_json), as_json)
+    _show(ctx, _watched(evaluation, as_json), as_json)
 
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
@@ -167,12 +167,12 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     _print_notes(report)
 
 
-def _watched(exam: Exam, as_json: bool) -> dict[str, Any]:
+def _watched(evaluation: EvaluationRun, as_json: bool) -> dict[str, Any]:
     try:
         with watcher(as_json) as observer:
-            return run_sync(exam.go(observer))
+            return run_sync(evaluation.go(observer))
     except KeyboardInterrupt:
-        print_stopped(exam.folder)
+        print_stopped(evaluation.folder)
         sys.exit(STOPPED)
 
 

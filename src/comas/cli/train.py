@@ -25,7 +25,7 @@ from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
 from comas.config.schema import Config, read
 from comas.display import span, watcher
 from comas.evaluation.accuracy import by_agent
-from comas.evaluation.runner import PLAN, Exam
+from comas.evaluation.runner import PLAN, EvaluationRun
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
 from comas.hooks import Hook
 from comas.program import command, named_or_latest
@@ -102,7 +102,7 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
         name = changes.pop(0)
     folder = named_or_latest(name)
     if (Path(folder) / PLAN).is_file():
-        evaluate.go_on(ctx, Exam.open(folder, changes), json_)
+        evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_)
         return
     _watch(ctx, lambda hook: resume_async(folder, hook, changes=changes), json_)
 

@@ -71,8 +71,8 @@ def judged(task: Task, question: Question, answer: str) -> tuple[str, dict[str, 
     except Exception as error:
         if getattr(task.verify, "__module__", "").startswith("comas."):
             raise
-        place = place_of(error, task.verify)
-        line = f"verify failed in {place}: {type(error).__name__}: {error}"
+        where = place_of(error, task.verify)
+        line = f"verify failed in {where}: {type(error).__name__}: {error}"
         lines = traceback.format_exception(error)
         return "failed", {"raised": " ".join(line.split()), "traceback": "".join(lines)}
 
@@ -99,8 +99,8 @@ def paired_gain(before: Sequence[Answer], after: Sequence[Answer]) -> Interval |
     questions.
     """
     shares_before, shares_after = by_question(before), by_question(after)
-    both = sorted(shares_before.keys() & shares_after.keys())
-    differences = [shares_after[question] - shares_before[question] for question in both]
+    in_both = sorted(shares_before.keys() & shares_after.keys())
+    differences = [shares_after[question] - shares_before[question] for question in in_both]
     return gain_interval(differences) if differences else None
 
 
@@ -123,7 +123,7 @@ def copied(answers: Sequence[Answer], measured: Mapping[str, str]) -> list[Answe
     """
     return [
         {**answer, "agent": agent}
-        for agent, asked in measured.items()
+        for agent, original in measured.items()
         for answer in answers
-        if answer["agent"] == asked
+        if answer["agent"] == original
     ]

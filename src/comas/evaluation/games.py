@@ -61,8 +61,8 @@ class Round:
     def __post_init__(self) -> None:
         planned = {game.episode.id for game in self.games()}
         # not those of questions that are gone
-        found = self.log.found
-        self.log.found = {game: found[game] for game in found if game in planned}
+        logged = self.log.found
+        self.log.found = {game: logged[game] for game in logged if game in planned}
 
     @property
     def key(self) -> Key:
@@ -118,14 +118,14 @@ class Round:
         if counting:
             pulse.turn_to("playing")
         spent: list[BaseException] = []
-        told: list[str] = []
+        notes: list[str] = []
         slots = asyncio.Semaphore(AT_ONCE)
         threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
 
         def tell_late(question: str) -> None:
             """Say once that a verifier of the user's own is still at work: it may never return."""
-            if is_own(self.task.verify) and not told:
-                told.append(question)
+            if is_own(self.task.verify) and not notes:
+                notes.append(question)
                 hook.note(
                     f"task {self.task.name}: verify has not returned for {SLOW:.0f} s, of question"
                     f" {question}; Ctrl-C stops"

@@ -33,24 +33,24 @@ def load_questions(
     They are those of the tasks that were named, or of the first system.
     """
     first = teams[0]
-    own = first.config.task
+    own_task = first.config.task
     notes = [
-        f"{team.config.out or own}: trained with task_options {team.config.task_options}, asked"
-        f" with {dict(first.config.task_options)}"
+        f"{team.config.out or own_task}: trained with task_options {team.config.task_options},"
+        f" asked with {dict(first.config.task_options)}"
         for team in teams
-        if team.config.task == own and team.config.task_options != first.config.task_options
+        if team.config.task == own_task and team.config.task_options != first.config.task_options
     ]
-    found: list[tuple[Task, list[Question]]] = []
-    for name in plan.tasks or [own]:
-        if name == own:
+    questions_of: list[tuple[Task, list[Question]]] = []
+    for name in plan.tasks or [own_task]:
+        if name == own_task:
             task = first.task
-            place = plan.data or first.config.data
+            data = plan.data or first.config.data
             options = dict(first.config.task_options)
         else:
             config = first.config
-            named = load_plugin("task", plan.files.get(name, name))
-            task = with_tools(named, config.tools, config.tool_options)
-            place = plan.data
+            named_task = load_plugin("task", plan.files.get(name, name))
+            task = with_tools(named_task, config.tools, config.tool_options)
+            data = plan.data
             options = {}
         is_file = plan.data is not None and Path(plan.data).is_file()
         if plan.data and is_file and "whole" in keywords(task.load) and not options.get("whole"):
@@ -58,23 +58,23 @@ def load_questions(
             options["whole"] = not learnt
             only = f"{name}: asked are the test questions of {plan.data} only"
             notes += [f"{only}: {run} was trained on others" for run in learnt]
-        asked = loaded(task, "test", path=place, limit=plan.limit, seed=plan.seed, **options)
-        if not asked:
+        questions = loaded(task, "test", path=data, limit=plan.limit, seed=plan.seed, **options)
+        if not questions:
             where = f" in {plan.data}" if plan.data else ""
             raise UserMistake(f"task {name} has no test questions{where}")
-        if not can_judge(task, asked):
+        if not can_judge(task, questions):
             raise UserMistake(
                 f"task {name}: none of its test questions has an answer, so none can be judged; add"
                 " `answer`"
             )
-        if any(task.name == other.name for other, _ in found):
+        if any(task.name == other.name for other, _ in questions_of):
             raise UserMistake(
                 f"task {name}: another one is called {task.name!r} as well, and results are kept by"
                 " that name: name each once, and give an own task a name of its own"
                 " (Task.name)"
             )
-        found.append((task, asked))
-    return found, notes
+        questions_of.append((task, questions))
+    return questions_of, notes
 
 
 def _trained_among(run: str, task: Task, file: str) -> bool:
@@ -117,8 +117,8 @@ def trained_on(name: str) -> list[Question]:
     resolved, before = training
     config = resolved.config
     options = config.task_options
-    own = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)
-    return own + [question for base in before for question in trained_on(base)]
+    questions = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)
+    return questions + [question for base in before for question in trained_on(base)]
 
 
 # --- the same text in both
@@ -209,8 +209,8 @@ def _of_folder(folder: Path) -> dict[str, str]:
     digests: dict[str, str] = {}
     for file in sorted(files):
         if file.name != "optimizer.safetensors":
-            known = sealed.get(f"{folder.name}/{file.name}", {})
-            digests[file.name] = known.get("sha256") or kept.digest(file)
+            file_facts = sealed.get(f"{folder.name}/{file.name}", {})
+            digests[file.name] = file_facts.get("sha256") or kept.digest(file)
     return digests
 
 
@@ -223,9 +223,9 @@ def run_digests(config: Config, asked: RunQuestions, sources: Mapping[str, str])
     def plugin(name: str) -> str:
         return disk.digest(Path(name)) if name.endswith(".py") else name
 
-    own = [name for name in config.tools if name.endswith(".py")]
+    own_tools = [name for name in config.tools if name.endswith(".py")]
     digests = {"method": plugin(config.method), "task": plugin(config.task)}
-    digests |= {f"tool {Path(name).name}": plugin(name) for name in own}
+    digests |= {f"tool {Path(name).name}": plugin(name) for name in own_tools}
     splits = {"training": asked.train, "validation": asked.validation, "held-out": asked.test}
     for name, questions in splits.items():
         digests[f"SHA-256 of {name} questions"] = of_questions(questions)[:LENGTH]

@@ -279,24 +279,24 @@ def against_first(
     others: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Every other system (or setup) against the first one, where all else is alike."""
-    found: list[dict[str, Any] | None] = []
+    differences: list[dict[str, Any] | None] = []
     for one, other in itertools.product(cells, cells):
         first = getattr(cells[0].key, part)
         moved = other.key._replace(**{part: first})
         if one.key == moved != other.key:
-            found.append(difference(one, other, seed, others))
-    return corrected(found)
+            differences.append(difference(one, other, seed, others))
+    return corrected(differences)
 
 
 def notes(cells: Sequence[Cell]) -> list[str]:
     """What a reader has to know besides the numbers."""
-    found: list[str] = []
+    lines: list[str] = []
     for cell in {cell.system: cell for cell in cells}.values():
         if len(cell.runs) > 1:
             bases = sorted(set(cell.bases))
             kinds = "one base model" if len(bases) == 1 else f"{len(bases)} base models"
             beyond = ", and say nothing of other base models" if len(bases) == 1 else ""
-            found.append(
+            lines.append(
                 f"{label(cell.system)} of {kinds} ({', '.join(bases)}); intervals are over runs and"
                 f" questions{beyond}"
             )
@@ -306,15 +306,15 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             replies = f"of {row['turns']} replies as {role}"
             many = MANY * row["turns"]
             if row["cut"] >= many:
-                found.append(
+                lines.append(
                     f"{where}: {row['cut']} {replies} were cut for want of room, and a cut answer"
                     f" counts as wrong: raise room.{role}"
                 )
             elif row["unreadable"] >= many:
-                found.append(f"{where}: {row['unreadable']} {replies} could not be read")
+                lines.append(f"{where}: {row['unreadable']} {replies} could not be read")
         if (payoff := payoff_of(cell.runs)) is not None:
-            found.append(payoff_note(payoff, where))
-        found += failure_notes(cell.records, where)
+            lines.append(payoff_note(payoff, where))
+        lines += failure_notes(cell.records, where)
         if failed := _failed(cell):
             why = "the checker could not decide them"
             if errors := [record["error"] for record in failed if record["error"]]:
@@ -323,8 +323,8 @@ def notes(cells: Sequence[Cell]) -> list[str]:
                 times = f"{len(raised)} times it broke down"
                 why += f"; {times}, first: {raised[0]} (`traceback` in answers/)"
             of_all = f"{len(failed)} of {len(cell.records)} answers failed and count nowhere"
-            found.append(f"{where}: {of_all}; {why}")
-    return found
+            lines.append(f"{where}: {of_all}; {why}")
+    return lines
 
 
 # --- games: what they were worth, and what failed within those that went on
@@ -350,21 +350,26 @@ def payoff_of(runs: Sequence[Sequence[Record]]) -> dict[str, Any] | None:
     values = table(gains)
     everything = [payoff for of_run in gains for payoff in of_run.values()]
     if len(gains) == 1:
-        found = seeds_interval(everything)
+        interval = seeds_interval(everything)
     elif len(values[0]) > 1 and len(set(everything)) > 1:
-        found, _ = two_level(values)
+        interval, _ = two_level(values)
     else:  # payoffs have no bounds: without a spread nothing is known
-        found = Interval(_mean(everything), -math.inf, math.inf, len(values[0]))
+        interval = Interval(_mean(everything), -math.inf, math.inf, len(values[0]))
     counts = {word: outcomes[word] for word in ("won", "drawn", "lost")}
-    return {"mean": found.mean, "low": finite(found.low), "high": finite(found.high), **counts}
+    return {
+        "mean": interval.mean,
+        "low": finite(interval.low),
+        "high": finite(interval.high),
+        **counts,
+    }
 
 
 def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
     """The same in words, of the cell `where`."""
     counts = ", ".join(f"{payoff[word]} {word}" for word in ("won", "drawn", "lost"))
     mean, low, high = (payoff[key] for key in ("mean", "low", "high"))
-    said = f"{mean:+.3f}" if low is None or high is None else spelt(mean, low, high, "+.3f")
-    return f"{where}: mean payoff {said} per game: {counts}"
+    payoff_text = f"{mean:+.3f}" if low is None or high is None else spelt(mean, low, high, "+.3f")
+    return f"{where}: mean payoff {payoff_text} per game: {counts}"
 
 
 def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:

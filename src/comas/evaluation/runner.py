@@ -59,7 +59,7 @@ LONGEST = 240
 """Bytes of the name of a file of answers before its digest."""
 
 
-class Exam:
+class EvaluationRun:
     """An evaluation in its folder, on which one process at a time works."""
 
     def __init__(self, folder: Path, plan: Plan, created: Sequence[Path] = ()) -> None:
@@ -94,7 +94,7 @@ class Exam:
         """Task -> pair of runs -> their games, where every run plays against every other."""
 
     @classmethod
-    def create(cls, plan: Plan, out: str | None = None) -> Exam:
+    def create(cls, plan: Plan, out: str | None = None) -> EvaluationRun:
         """In a new folder, `evals/<time>` unless `out` names one."""
         plan = spec.placed(plan)
         if out:
@@ -104,20 +104,20 @@ class Exam:
             check_free(str(path), "--out ", (".lock", "answers"))
         else:
             stem = Path("evals") / time.strftime("%Y%m%d-%H%M%S")
-            above = [place for place in stem.parents if not place.exists()]
+            missing = [place for place in stem.parents if not place.exists()]
             path = fresh(stem)
-            created = [path, *above]
+            created = [path, *missing]
         try:
             (path / "answers").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserMistake(f"--out {path}: {error.strerror}") from error
-        exam = cls(path, plan, created)
-        exam._write_plan()
-        exam._held = list(hold(checkpoints(plan.places.values()), path))
-        return exam
+        evaluation = cls(path, plan, created)
+        evaluation._write_plan()
+        evaluation._held = list(hold(checkpoints(plan.places.values()), path))
+        return evaluation
 
     @classmethod
-    def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> Exam:
+    def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> EvaluationRun:
         """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written
         down when it goes on.
         """
@@ -183,9 +183,9 @@ class Exam:
             "its training questions cannot be read here: whether {} was among them is not known"
         )
         warnings = [
-            f"{run}: {unread.format(task)}" if found is None else f"{run}, {task}: {found}"
-            for run, task, found in trained
-            if found is None or found.exact
+            f"{run}: {unread.format(task)}" if overlap is None else f"{run}, {task}: {overlap}"
+            for run, task, overlap in trained
+            if overlap is None or overlap.exact
         ]
         return {
             "folder": str(self.folder),
@@ -197,8 +197,8 @@ class Exam:
             "asked": {"temperature": self._asking.temperature, "top_p": self._asking.top_p},
             "notes": [*report.notes(cells), *warnings, *dict.fromkeys(self._notes)],
             "overlap": [
-                {"run": run, "task": task, **(asdict(found) if found else unknown)}
-                for run, task, found in self._overlaps
+                {"run": run, "task": task, **(asdict(overlap) if overlap else unknown)}
+                for run, task, overlap in self._overlaps
             ],
         }
 
@@ -211,17 +211,17 @@ class Exam:
         plan = self.plan
         self._resolved = {run: plan.resolved(run) for _, run in plan.runs()}
         outlines = {run: outline(resolved) for run, resolved in self._resolved.items()}
-        found = list(outlines.values())
-        spec.check_hosts(plan.pairs, found)
-        for file, digest in spec.contents(plan, found).items():
+        teams_outlined = list(outlines.values())
+        spec.check_hosts(plan.pairs, teams_outlined)
+        for file, digest in spec.contents(plan, teams_outlined).items():
             self._check_unchanged(file, digest)
         for run, team in outlines.items():
             of_run = [ways.way(setup, team, plan.files) for setup in plan.ways]
             check_roles(team.config, [team.method, *(way.method for way in of_run)], team.task)
             self._ways[run] = of_run
         chosen = [(team, way) for run, team in outlines.items() for way in self._ways[run]]
-        self._asked, self._notes = load_questions(plan, found)
-        self._asking = asking_of(found[0].config)
+        self._asked, self._notes = load_questions(plan, teams_outlined)
+        self._asking = asking_of(teams_outlined[0].config)
         for task, questions in self._asked:
             digest = of_questions(questions)
             self._check_unchanged(f"questions of {task.name}", digest)
@@ -234,7 +234,7 @@ class Exam:
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)
         if plan.crosses:
             for task, _ in self._asked:
-                teams.check_sides(task, self._methods(), found)
+                teams.check_sides(task, self._methods(), teams_outlined)
             answerers += len(plan.runs()) ** 2
         questions = sum(len(questions) for _, questions in self._asked)
         played = sum(len(Log(path).found) for path in logs_in(self.folder / "answers"))
@@ -277,7 +277,7 @@ class Exam:
                 names = [self.plan.places.get(run, run)]
                 if run in self.plan.teams:
                     names = team.resolved.base_names()
-                self._overlaps += [(run, task, found) for task, found in overlaps(names, asked)]
+                self._overlaps += [(run, task, overlap) for task, overlap in overlaps(names, asked)]
                 for each in self._rounds(system, run, team):
                     await self._play(each, hook, {run: team.hosts})
                     cell = Cell(*each.key, each.answerers, len(each.games()), [])
@@ -294,8 +294,8 @@ class Exam:
         """Load a system."""
         resolved = self._resolved[run]
         apis = self._api_hosts(run)
-        own = {n: host for n, host in self._own_hosts.items() if n in resolved.config.hosts}
-        return asked(resolved, self.plan.weights(run), {**apis, **own})
+        own_hosts = {n: host for n, host in self._own_hosts.items() if n in resolved.config.hosts}
+        return asked(resolved, self.plan.weights(run), {**apis, **own_hosts})
 
     def _api_hosts(self, run: str) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""
@@ -336,8 +336,8 @@ class Exam:
         matrices: list[dict[str, Any]] = []
         for task, questions in self._asked:
             logs = self._crossed[task.name]
-            found = {pair: teams.payoffs_in(log) for pair, log in logs.items()}
-            matrix = teams.matrix_of(runs, found, len(questions))
+            payoffs = {pair: teams.payoffs_in(log) for pair, log in logs.items()}
+            matrix = teams.matrix_of(runs, payoffs, len(questions))
             if matrix is None:
                 reason = "no question was played to its end by all pairs"
                 self._notes.append(f"cross of {task.name}: {reason}")
@@ -349,13 +349,13 @@ class Exam:
         self, row: str, rows: Team, column: str, columns: Team, hook: Hook
     ) -> None:
         """Let two runs play against each other in each task."""
-        both = teams.joined(rows, columns)
+        joined = teams.joined(rows, columns)
         pair = f"{row} against {column}"
         for task, questions in self._asked:
             way = Way(CROSS, teams.between(teams.game_of(task, self._methods())), False, {})
             log = self.log(pair, task.name, CROSS)
             self._crossed.setdefault(task.name, {})[row, column] = log
-            each = Round(pair, both, teams.judging(task), questions, way, log)
+            each = Round(pair, joined, teams.judging(task), questions, way, log)
             await self._play(each, hook, {row: rows.hosts, column: columns.hosts})
 
     # --- the folder
@@ -384,11 +384,11 @@ class Exam:
 
     def _check_unchanged(self, what: str, digest: str) -> None:
         """Note the digest of what is asked, or an error where it is no longer what it was."""
-        known = self.plan.digests.get(what)
-        if known is None:
+        earlier = self.plan.digests.get(what)
+        if earlier is None:
             self.plan = replace(self.plan, digests={**self.plan.digests, what: digest})
             self._write_plan()
-        elif known != digest:
+        elif earlier != digest:
             raise UserMistake(
                 f"{self.folder}: the {what} are not what they were when this evaluation began"
                 " (SHA-256 differs): bring them back, or start a new evaluation"

@@ -106,19 +106,21 @@ class Plan:
         table = self.teams.get(run)
         hosts = hosts_of(name) if table is None else set(table["hosts"])
         if hosts is None:
-            named = [value for key, value in map(parse_pair, self.pairs) if AGENTS_HOST.match(key)]
-            hosts = {"home", *map(str, named)}
+            hosts_named = [
+                value for key, value in map(parse_pair, self.pairs) if AGENTS_HOST.match(key)
+            ]
+            hosts = {"home", *map(str, hosts_named)}
         # without those for hosts that other systems have and this one has not
         pairs = [
             pair
             for pair in self.pairs
             if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
         ]
-        found = system_config(name, pairs, table)
+        resolved = system_config(name, pairs, table)
         changes = [pair for change in self.changes for pair in change["pairs"]]
         if not changes:
-            return found
-        return system_config(name, [*pairs, *spending.concerning(changes, found.config)], table)
+            return resolved
+        return system_config(name, [*pairs, *spending.concerning(changes, resolved.config)], table)
 
     def weights(self, run: str) -> Path | None:
         """The checkpoint of what stands under this name; None of what is no run."""
@@ -129,14 +131,14 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
     """`contents of FILE` -> digest of the files whose code answers or judges: those that were
     named, and the systems' own.
     """
-    own: list[str] = []
+    own_files_named: list[str] = []
     task = teams[0].config.task
     if not plan.tasks or task in plan.tasks:
-        own.append(task)
+        own_files_named.append(task)
     if any(parts_of(setup)[0] == "game" for setup in plan.setups):
-        own += [team.config.method for team in teams]
-    own += [tool for team in teams for tool in team.config.tools]
-    own_files = {name: name for name in own if name.endswith(".py")}
+        own_files_named += [team.config.method for team in teams]
+    own_files_named += [tool for team in teams for tool in team.config.tools]
+    own_files = {name: name for name in own_files_named if name.endswith(".py")}
     return {
         f"contents of {name}": disk.digest(Path(place))
         for name, place in {**plan.files, **own_files}.items()
@@ -161,14 +163,14 @@ def limit_of(limit: int | None, pairs: Sequence[str]) -> int | None:
     """Questions per task, None for all of them: `limit`, or without one what `test_questions`
     says.
     """
-    named: dict[str, Any] = dict(map(parse_pair, pairs))
+    values: dict[str, Any] = dict(map(parse_pair, pairs))
     key = "limit"
     if limit is None:
         key = "test_questions"
-        limit = named.get(key, LIMIT)
-    elif "test_questions" in named:
+        limit = values.get(key, LIMIT)
+    elif "test_questions" in values:
         raise UserMistake(
-            f"{key}={limit} and test_questions={named['test_questions']} say the same: give one of"
+            f"{key}={limit} and test_questions={values['test_questions']} say the same: give one of"
             " them"
         )
     if type(limit) is not int or limit < 0:
@@ -178,7 +180,7 @@ def limit_of(limit: int | None, pairs: Sequence[str]) -> int | None:
 
 def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
     """An error where `hosts.<name>.key=value` is about a host at which nobody is."""
-    known = {agent.host for team in teams for agent in team.config.agents.values()}
+    host_names = {agent.host for team in teams for agent in team.config.agents.values()}
     for pair in pairs:
         key, _, value = pair.partition("=")
         table, _, rest = key.partition(".")
@@ -187,9 +189,10 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
                 f"{pair}: what is evaluated is named as a system: {command()} eval {value}"
             )
         name = rest.partition(".")[0]
-        if table == "hosts" and name not in known:
+        if table == "hosts" and name not in host_names:
             raise UserMistake(
-                f"{pair}: no agent of these systems is at a host {name!r}: {nearest(name, known)}"
+                f"{pair}: no agent of these systems is at a host {name!r}:"
+                f" {nearest(name, host_names)}"
             )
 
 
@@ -213,9 +216,9 @@ def placed(plan: Plan) -> Plan:
     pairs: list[str] = []
     for pair in plan.pairs:
         key, value = parse_pair(pair)
-        there = from_here(key, value)
-        text = json.dumps(there, ensure_ascii=False)
-        pairs.append(pair if there == value else f"{key}={text}")
+        anchored = from_here(key, value)
+        text = json.dumps(anchored, ensure_ascii=False)
+        pairs.append(pair if anchored == value else f"{key}={text}")
     plugins = [parts_of(name)[0] for name in (*plan.setups, *plan.tasks)]
     return replace(
         plan,

@@ -44,15 +44,17 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     plugin = (files or {}).get(plugin, plugin)
     options = dict(map(parse_pair, pairs))
     if plugin == "game":
-        found = team.method
-        options = {**split_options(team.config.options, found.play), **options}
+        plugin_object = team.method
+        options = {**split_options(team.config.options, plugin_object.play), **options}
     else:
-        found = load_plugin("setup", plugin, instead="method")
-    options = filled(plugin, options, found.play)
-    if isinstance(found, Setup):
-        game = only_played(found.play, needs=found.needs, paid=found.roles)
-        return Way(name, game, found.alone, options)
-    return Way(name, replace(found, supervised=False), False, options)  # labels are for training
+        plugin_object = load_plugin("setup", plugin, instead="method")
+    options = filled(plugin, options, plugin_object.play)
+    if isinstance(plugin_object, Setup):
+        game = only_played(plugin_object.play, needs=plugin_object.needs, paid=plugin_object.roles)
+        return Way(name, game, plugin_object.alone, options)
+    return Way(
+        name, replace(plugin_object, supervised=False), False, options
+    )  # labels are for training
 
 
 def by_themselves(task: Task, play: Callable[..., Any] | None) -> Way:

@@ -116,8 +116,8 @@ def export(
     for policy in plans:
         folders = {kind: target / policy / kind for kind in ("adapter", "model")}
         places = {kind: str(path) if path.is_dir() else None for kind, path in folders.items()}
-        known = {"dtype": job.dtypes.get(policy), "gap": job.gaps.get(policy)}
-        policies.append({"policy": policy, **places, **known})
+        facts_known = {"dtype": job.dtypes.get(policy), "gap": job.gaps.get(policy)}
+        policies.append({"policy": policy, **places, **facts_known})
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
     return Exported(target, trained.path, step, policies, size)
 
@@ -158,16 +158,16 @@ def _base(job: Job, policy: str) -> str:
     if policy not in job.adapters:
         return ", ".join(sorted(origin))
     recorded = recorded_base(job.source / policy)
-    named = next(iter(origin)) if len(origin) == 1 else recorded
-    return recorded if Path(named).is_absolute() else named
+    origin_or_recorded = next(iter(origin)) if len(origin) == 1 else recorded
+    return recorded if Path(origin_or_recorded).is_absolute() else origin_or_recorded
 
 
 def _plugins(job: Job) -> dict[str, Path]:
     """File name in the export -> method, task and tools of the run that are files."""
-    found: dict[str, Path] = {}
-    named = [("method", job.config.method), ("task", job.config.task)]
-    named += [("tool", tool) for tool in job.config.tools]
-    for kind, plugin in named:
+    files_of: dict[str, Path] = {}
+    plugins = [("method", job.config.method), ("task", job.config.task)]
+    plugins += [("tool", tool) for tool in job.config.tools]
+    for kind, plugin in plugins:
         if not plugin.endswith(".py"):
             continue
         path = Path(plugin).resolve()
@@ -176,9 +176,9 @@ def _plugins(job: Job) -> dict[str, Path]:
                 f"{kind} {plugin} of this run is gone: put the file back; the team cannot be"
                 " loaded without it"
             )
-        is_free = found.get(path.name, path) == path
-        found[path.name if is_free else f"{kind}-{path.name}"] = path
-    return found
+        is_free = files_of.get(path.name, path) == path
+        files_of[path.name if is_free else f"{kind}-{path.name}"] = path
+    return files_of
 
 
 def _write_cards(job: Job, facts: Facts) -> None:

@@ -30,5 +30,5 @@ def read_alarms(run: Path) -> list[dict[str, Any]]:
 def drop_alarms(run: Path, after: int) -> None:
     """Remove those of steps after the first `after` ones."""
     if (run / LOG).is_file():
-        kept = [alarm for alarm in read_alarms(run) if alarm["step"] < after]
-        files.replace(run / LOG, "".join(line(alarm) for alarm in kept))
+        earlier = [alarm for alarm in read_alarms(run) if alarm["step"] < after]
+        files.replace(run / LOG, "".join(line(alarm) for alarm in earlier))

@@ -36,7 +36,7 @@ def as_json(
     ends one for some readers.
     """
     text = json.dumps(record, ensure_ascii=False, indent=indent, default=default)
-    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def write(path: Path, text: str) -> None:
@@ -165,8 +165,8 @@ def facts(folder: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(manifest, dict):
         return None
-    known = cast("dict[str, Any]", manifest)
-    return known if isinstance(known.get("files"), dict) else None
+    table = cast("dict[str, Any]", manifest)
+    return table if isinstance(table.get("files"), dict) else None
 
 
 def damage(folder: Path, without: str | None = None, unread: int = 0) -> str | None:
@@ -185,9 +185,9 @@ def damage(folder: Path, without: str | None = None, unread: int = 0) -> str | N
             continue
         if not path.is_file():
             return f"{file} is missing"
-        found = path.stat()
-        if found.st_size != record["bytes"]:
-            return f"{file} has {found.st_size} bytes instead of {record['bytes']}"
-        if found.st_mtime_ns > unread and digest(path) != record["sha256"]:
+        file_stat = path.stat()
+        if file_stat.st_size != record["bytes"]:
+            return f"{file} has {file_stat.st_size} bytes instead of {record['bytes']}"
+        if file_stat.st_mtime_ns > unread and digest(path) != record["sha256"]:
             return f"{file} is not what was written (SHA-256 differs)"
     return None

@@ -38,10 +38,10 @@ class Log:
 
     def __post_init__(self) -> None:
         raw = self.path.read_bytes() if self.path.exists() else b""
-        whole, newline, torn = raw.rpartition(b"\n")
+        complete, newline, torn = raw.rpartition(b"\n")
         if torn:  # the process died while it wrote
-            files.truncate(self.path, len(whole + newline))
-        lines = [line for line in whole.split(b"\n") if line]
+            files.truncate(self.path, len(complete + newline))
+        lines = [line for line in complete.split(b"\n") if line]
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode("utf-8"))

@@ -26,7 +26,7 @@ def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) ->
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UserMistake(f"{key}{out}: a link that leads to itself; choose another") from error
-    above = next(place for place in (path, *path.absolute().parents) if place.exists())
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not above.is_dir():
         raise UserMistake(f"{key}{out}: Not a directory: {above} is a file; choose another")
     inside = sorted(file.name for file in path.iterdir()) if path.is_dir() else []

@@ -93,13 +93,13 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Tables within tables as dotted keys; a table without keys is a value."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{above}{key}.")
+            values |= flat(value, f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            values[f"{above}{key}"] = value
+    return values
 
 
 def without_none(value: Any) -> Any:

@@ -252,10 +252,10 @@ class Run:
             shutil.rmtree(folder)
         files.rename(unfinished, folder)
         files.replace(self.path / "commit.json", json.dumps(marker))
-        kept = self.steps_kept()
-        newest = sorted(kept)[-KEEP:]
+        steps = self.steps_kept()
+        newest = sorted(steps)[-KEEP:]
         needed = {*newest, best, *steps_held(self)}
-        for old in set(kept) - needed:
+        for old in set(steps) - needed:
             shutil.rmtree(self.checkpoint_of(old))
 
     def checkpoint_of(self, step: int | Literal["new"]) -> Path:
@@ -296,11 +296,11 @@ class Run:
             last: int = marker["step"]
             step = last
         folder = self.checkpoint_of(step)
-        kept = sorted(self.steps_kept())
+        steps = sorted(self.steps_kept())
         if not folder.is_dir():
-            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {kept}")
+            raise UserMistake(f"{self.path} has no checkpoint of step {step}: one of {steps}")
         if wrong := files.damage(folder, without="optimizer.safetensors"):
-            others = [other for other in kept if other != step]
+            others = [other for other in steps if other != step]
             raise UserMistake(
                 f"checkpoint {folder} is damaged: {wrong}; others are of steps {others}"
             )
@@ -326,9 +326,9 @@ class Run:
         unfinished = self.checkpoint_of("new")
         if unfinished.exists():
             shutil.rmtree(unfinished)
-        for kept in self.steps_kept():
-            if everything or kept > after:
-                shutil.rmtree(self.checkpoint_of(kept))
+        for step_kept in self.steps_kept():
+            if everything or step_kept > after:
+                shutil.rmtree(self.checkpoint_of(step_kept))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """An object per step; a last line that is still being written is left out."""
@@ -339,11 +339,11 @@ class Run:
         yield from lines(self.path / "episodes" / f"{step:06d}.jsonl")
 
 
-def _is_account(found: Any) -> bool:
+def _is_account(value: Any) -> bool:
     """Whether this is what `spending.accounts` says of one host."""
-    if not isinstance(found, dict) or "money" not in found:
+    if not isinstance(value, dict) or "money" not in value:
         return False
-    account = cast("dict[str, Any]", found)
+    account = cast("dict[str, Any]", value)
     return all(isinstance(account.get(key), dict) for key in ("spent", "events"))
 
 
@@ -386,8 +386,8 @@ def release(checkpoints: Iterable[Checkpoint], holder: Path) -> None:
 
 
 def _note(run: Run, step: int, holder: Path) -> Path:
-    place = str(holder.resolve()).encode("utf-8", "surrogateescape")
-    digest = hashlib.sha256(place).hexdigest()[:12]
+    holder_path = str(holder.resolve()).encode("utf-8", "surrogateescape")
+    digest = hashlib.sha256(holder_path).hexdigest()[:12]
     return run.path / "held" / f"step-{step}.{digest}"
 
 

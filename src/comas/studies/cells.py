@@ -139,7 +139,7 @@ class Cell:
 
 def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[Cell]:
     """All cells, seed by seed, so that what is there first can be compared."""
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for seed in study.seeds:
         for setting in settings:
             evaluations = {
@@ -148,8 +148,8 @@ def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[C
                 if measure.setup is not None and setting in taken_of(measure, settings)
             }
             folder = out / "cells" / slug(setting.name) / str(seed)
-            found.append(Cell(setting, seed, folder, evaluations))
-    return found
+            cells.append(Cell(setting, seed, folder, evaluations))
+    return cells
 
 
 # --- running
@@ -286,12 +286,12 @@ def _reason(cell: Cell, start: int, code: int) -> str:
     with cell.log.open("rb") as log:
         log.seek(start)
         lines = log.read()[-TAIL:].decode("utf-8", "replace").splitlines()
-    said = [line.strip() for line in lines if line.strip()]
-    mistakes = [line for line in said if line.startswith("error: ")]
+    printed = [line.strip() for line in lines if line.strip()]
+    mistakes = [line for line in printed if line.startswith("error: ")]
     if mistakes:
         return _line(mistakes[-1].removeprefix("error: "))
     died = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return _line(f"{died}: {said[-1]}") if said else died
+    return _line(f"{died}: {printed[-1]}") if printed else died
 
 
 def _line(text: str) -> str:
@@ -343,9 +343,9 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
         if not steps or any(_found(step, measure.metric) for step in steps):
             continue
         tables = [t for step in steps for t in _found(step, measure.metric.rpartition(".")[0])]
-        known = sorted({key for table in tables if isinstance(table, Mapping) for key in table})
-        there = f"there are {', '.join(known)}" if known else "nothing is there"
-        reason = f"{name} is not measured: no step has {measure.metric}: {there}"
+        keys = sorted({key for table in tables if isinstance(table, Mapping) for key in table})
+        hint = f"there are {', '.join(keys)}" if keys else "nothing is there"
+        reason = f"{name} is not measured: no step has {measure.metric}: {hint}"
         rows = [
             replace(row, status="missing", reason=reason) if cell in done else row
             for cell, row in zip(cells, rows, strict=True)
@@ -354,8 +354,8 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
 
 
 def _row(study: StudyFile, cell: Cell) -> Row:
-    place = cell.run.relative_to(cell.folder.parents[2]).as_posix()
-    names = (cell.setting.name, cell.seed, place)
+    run_path = cell.run.relative_to(cell.folder.parents[2]).as_posix()
+    names = (cell.setting.name, cell.seed, run_path)
     failure = cell.failure
     reason = f"{failure['stage']}: {failure['reason']}" if failure else ""
     status: Status = "failed" if failure else "missing"
@@ -396,10 +396,10 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
     result = result_of(run, 0.0)
     values: dict[str, float] = {"steps": result.steps, "tokens": result.tokens}
     for measure, occasion in (("before", "before"), ("accuracy", "after")):
-        found = result.accuracy[occasion]
-        if found is None:
+        interval = result.accuracy[occasion]
+        if interval is None:
             continue
-        values[measure] = found.mean
+        values[measure] = interval.mean
         shares = by_agent((run.read_eval(occasion) or {"answers": []})["answers"])
         values |= {f"{measure}.{agent}": share for agent, share in shares.items()}
         if occasion == "after":
@@ -422,8 +422,8 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
     In a list of rows, such as `cost`, a part names an agent or a role, and figures are added up:
     `cost.scoring.tokens`.
     """
-    found = _found(step, path)
-    numbers = [n for n in found if type(n) in (int, float) and math.isfinite(n)]
+    value = _found(step, path)
+    numbers = [n for n in value if type(n) in (int, float) and math.isfinite(n)]
     return float(math.fsum(numbers)) if numbers else None
 
 

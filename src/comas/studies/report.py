@@ -53,17 +53,17 @@ class Verdict:
     @property
     def word(self) -> Word:
         """In a word or two."""
-        found = self.difference
+        interval = self.difference
         if self.missing:
             return "missing"
-        if found is None or found.n < 2:
+        if interval is None or interval.n < 2:
             return "one seed"
         if self.p < LEVEL:
             return "holds"
         above = self.claim.direction == "above"
         margin = self.claim.margin
         # the whole interval lies on the other side of the margin
-        is_other = found.high < margin if above else found.low > -margin
+        is_other = interval.high < margin if above else interval.low > -margin
         return "contradicted" if is_other else "not shown"
 
     @property
@@ -73,13 +73,13 @@ class Verdict:
 
     def data(self) -> dict[str, Any]:
         """Return the claim and what became of it as JSON."""
-        found = self.difference
+        interval = self.difference
         return {
             **self.claim.model_dump(),
-            "n": found.n if found else 0,
-            "difference": found.mean if found else None,
-            "low": finite(found.low) if found else None,
-            "high": finite(found.high) if found else None,
+            "n": interval.n if interval else 0,
+            "difference": interval.mean if interval else None,
+            "low": finite(interval.low) if interval else None,
+            "high": finite(interval.high) if interval else None,
             "p": self.p,
             "raw_p": self.raw_p,
             "verdict": self.word,
@@ -90,7 +90,7 @@ class Verdict:
 def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
     """A verdict for every claim, in the order of the file."""
     cells = {(row.setting, row.seed): row for row in rows}
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for claim in study.claims:
         differences: list[float] = []
         missing: list[str] = []
@@ -106,9 +106,9 @@ def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
             differences.append(left - (right[0] if right else float(claim.right)))
         raw = 1.0 if missing else p_of(differences, claim)
         interval = seeds_interval(differences) if differences else None
-        found.append(Verdict(claim, interval, tuple(missing), raw))
-    corrected = holm([verdict.raw_p for verdict in found])
-    return [replace(verdict, p=p) for verdict, p in zip(found, corrected, strict=True)]
+        verdicts.append(Verdict(claim, interval, tuple(missing), raw))
+    corrected = holm([verdict.raw_p for verdict in verdicts])
+    return [replace(verdict, p=p) for verdict, p in zip(verdicts, corrected, strict=True)]
 
 
 def p_of(differences: Sequence[float], claim: Claim) -> float:
@@ -121,8 +121,8 @@ def p_of(differences: Sequence[float], claim: Claim) -> float:
         return 0.5 ** len(beyond) if beyond[0] > 0 else 1.0
     from scipy import stats
 
-    found: Any = stats.ttest_1samp(beyond, 0.0, alternative="greater")
-    return float(found.pvalue)
+    test: Any = stats.ttest_1samp(beyond, 0.0, alternative="greater")
+    return float(test.pvalue)
 
 
 # --- the report
@@ -156,8 +156,8 @@ class Report:
     declared: Declared
 
     def __repr__(self) -> str:
-        told = [f"{verdict.claim.says}: {verdict.verdict}" for verdict in self.verdicts]
-        return "\n  ".join([f"Report({self.title!r}: cells {self.states()})", *told])
+        lines = [f"{verdict.claim.says}: {verdict.verdict}" for verdict in self.verdicts]
+        return "\n  ".join([f"Report({self.title!r}: cells {self.states()})", *lines])
 
     def count(self, status: str) -> int:
         """Cells of this status."""
@@ -256,8 +256,8 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield _means_table(report, "Of single agents, 95 %", study.claimed_of_agents)
     if study.measures:
         yield "## Measures"
-        told = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
-        yield _means_table(report, f"Measures: {'; '.join(told)}", list(study.measures))
+        measures = [f"{name} ({_told(measure)})" for name, measure in study.measures.items()]
+        yield _means_table(report, f"Measures: {'; '.join(measures)}", list(study.measures))
 
 
 def _accuracy(report: Report, out: Path) -> Iterator[str]:
@@ -332,8 +332,8 @@ def _settings_table(report: Report) -> str:
         done = [row for row in report.rows if row.setting == name and row.status == "done"]
         means: list[str] = []
         for measure, form in (("lowest", ".3f"), ("tokens", ",.0f"), ("steps", ",.0f")):
-            found = report.interval(name, measure)
-            means.append(NONE if found is None else f"{found.mean:{form}}")
+            interval = report.interval(name, measure)
+            means.append(NONE if interval is None else f"{interval.mean:{form}}")
         rows.append(
             [
                 name,
@@ -349,20 +349,20 @@ def _settings_table(report: Report) -> str:
 
 
 def _mean(report: Report, setting: str, measure: str) -> str:
-    found = report.interval(setting, measure)
-    if found is None:
+    interval = report.interval(setting, measure)
+    if interval is None:
         return NONE
-    return _spelt(found, ",.3f" if abs(found.mean) < 10 else ",.1f")
+    return _spelt(interval, ",.3f" if abs(interval.mean) < 10 else ",.1f")
 
 
-def _signed(found: Interval | None) -> str:
-    return NONE if found is None else _spelt(found, "+.3f")
+def _signed(interval: Interval | None) -> str:
+    return NONE if interval is None else _spelt(interval, "+.3f")
 
 
-def _spelt(found: Interval, form: str) -> str:
-    if not math.isfinite(found.low):  # one seed, or equal values: their spread says nothing
-        return f"{found.mean:{form}}"
-    return spelt(*found[:3], form)
+def _spelt(interval: Interval, form: str) -> str:
+    if not math.isfinite(interval.low):  # one seed, or equal values: their spread says nothing
+        return f"{interval.mean:{form}}"
+    return spelt(*interval[:3], form)
 
 
 # --- pictures
@@ -399,7 +399,7 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
         )
     names = [setting.name for setting in report.settings]
     values = [(name, report.values(name, "accuracy")) for name in names]
-    if any(found for _, found in values):
+    if any(interval for _, interval in values):
         finals(out / "pictures" / "accuracy.svg", values)
         yield (
             "![Held-out accuracy after training: seeds, their mean and its 95 % interval]"
@@ -419,8 +419,8 @@ def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | Non
         return None
     xs = np.linspace(first, last, POINTS)
     each = [np.interp(xs, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
-    found = [seeds_interval([float(values[i]) for values in each]) for i in range(POINTS)]
-    return [float(x) for x in xs], found
+    intervals = [seeds_interval([float(values[i]) for values in each]) for i in range(POINTS)]
+    return [float(x) for x in xs], intervals
 
 
 def panels(path: Path, shown: Sequence[Panel]) -> None:
@@ -476,11 +476,11 @@ def finals(path: Path, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
             if not values:
                 axes.text(0, y, "not measured", color=GREY, verticalalignment="center")
                 continue
-            found = seeds_interval(values)
+            interval = seeds_interval(values)
             axes.plot(values, [y] * len(values), "o", color=INK, alpha=0.4, markersize=3)
-            if found.n > 1:
-                axes.hlines(y, found.low, found.high, color=INK, linewidth=1.6)
-            axes.plot([found.mean], [y], "o", color=INK, markersize=6)
+            if interval.n > 1:
+                axes.hlines(y, interval.low, interval.high, color=INK, linewidth=1.6)
+            axes.plot([interval.mean], [y], "o", color=INK, markersize=6)
         axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(len(rows) - 0.5, -0.5)

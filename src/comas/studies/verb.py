@@ -103,14 +103,14 @@ class Study:
         `write` only that is looked at.
         """
         plain = json.loads(json.dumps(self.declaration()))
-        known = files.read_object(self.out / DECLARED)
+        declared = files.read_object(self.out / DECLARED)
         additions: list[str] = []
-        if known is not None and (begun := self.begun()):
-            additions = [*known["additions"], *self._added(known, plain, begun)]
+        if declared is not None and (begun := self.begun()):
+            additions = [*declared["additions"], *self._added(declared, plain, begun)]
         parts = parts_of(self.file)
         digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
         record = {**plain, "additions": additions, "sha256": digest}
-        if write and record != known:
+        if write and record != declared:
             self.out.mkdir(parents=True, exist_ok=True)
             for part in parts:
                 files.replace(self.out / part.name, part.read_text(encoding="utf-8-sig"))
@@ -184,10 +184,10 @@ def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Re
     `jobs` are runs at once; None is as many as cores bear. Raises UserMistake where the
     file is not sound, before anything runs.
     """
-    found = Study.read(file)
-    with found.alone():
-        declared = found.declare()
-        if found.left() and not report:
-            found.check_left()
-            found.run(jobs, lambda _: None)
-        return found.report(declared)
+    grid = Study.read(file)
+    with grid.alone():
+        declared = grid.declare()
+        if grid.left() and not report:
+            grid.check_left()
+            grid.run(jobs, lambda _: None)
+        return grid.report(declared)

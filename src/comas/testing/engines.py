@@ -205,9 +205,9 @@ async def _check_weights(engine: Engine, models: Mapping[str, Weights]) -> None:
         weighings.append(Weighing("ab"[i % 3 % 2], prompt_ids, choices))
     together = await asyncio.gather(*map(engine.weigh, weighings))
     for weighing, weights in zip(weighings, together, strict=True):
-        asked = Request(weighing.policy, weighing.prompt_ids, Sampling(), 0)
+        request = Request(weighing.policy, weighing.prompt_ids, Sampling(), 0)
         for choice, logprobs in zip(weighing.choices, weights, strict=True):
-            wanted_T = _forward_logprobs(models, asked, choice)
+            wanted_T = _forward_logprobs(models, request, choice)
             apart = float(np.abs(wanted_T - logprobs).max())
             assert apart < WEIGHED, (
                 f"log-probs of a choice of policy {weighing.policy} differ by {apart:.2g} nats from"
@@ -227,12 +227,12 @@ async def _check_beside(engine: Engine) -> None:
     weighings = [Weighing(r.policy, r.prompt_ids, choices) for r in requests]
     sampled = await _sample(engine, requests)
     weighed = await asyncio.gather(*map(engine.weigh, weighings))
-    both = await asyncio.gather(
+    pair = await asyncio.gather(
         _sample(engine, requests), asyncio.gather(*map(engine.weigh, weighings))
     )
     if engine.facts.deterministic:
-        assert all(map(_same, sampled, both[0])), "weighing changed what is sampled beside it"
-    for one, other in zip(weighed, both[1], strict=True):
+        assert all(map(_same, sampled, pair[0])), "weighing changed what is sampled beside it"
+    for one, other in zip(weighed, pair[1], strict=True):
         apart = max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
         assert apart < WEIGHED, f"sampling moves what is weighed beside it by {apart:.2g}"
 
@@ -245,7 +245,7 @@ def _same(one: Generation, other: Generation) -> bool:
 async def _check_cancelled(engine: Engine) -> None:
     """Requests that nobody waits for any more must not hold up or change the others."""
     requests = _requests()
-    wanted = await _sample(engine, requests)
+    expected = await _sample(engine, requests)
     repeats = engine.facts.deterministic
     tasks = [asyncio.ensure_future(engine.sample(request)) for request in requests]
     await asyncio.sleep(0)
@@ -253,8 +253,8 @@ async def _check_cancelled(engine: Engine) -> None:
         task.cancel()
     rest = await asyncio.gather(*tasks[1::2])
     if repeats:
-        kept = all(map(_same, wanted[1::2], rest))
-        assert kept, "cancelled requests changed the text of others"
+        same = all(map(_same, expected[1::2], rest))
+        assert same, "cancelled requests changed the text of others"
     everybody = [asyncio.ensure_future(engine.sample(request)) for request in requests]
     await asyncio.sleep(0)
     for task in everybody:
@@ -262,7 +262,7 @@ async def _check_cancelled(engine: Engine) -> None:
     await asyncio.gather(*everybody, return_exceptions=True)
     again = await _sample(engine, requests)
     if repeats:
-        assert all(map(_same, wanted, again)), "cancelled callers changed what is sampled later"
+        assert all(map(_same, expected, again)), "cancelled callers changed what is sampled later"
 
 
 async def _check_published(engine: Engine, models: Mapping[str, Weights]) -> None:

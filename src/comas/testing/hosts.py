@@ -119,8 +119,8 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
     assert reply.logprob == reply.weights[CHOICES.index(reply.text)], "not that of what it said"
     again = await _weigh(host, policy, "w1", False)
     assert again == replace(reply, seconds=again.seconds), "weighed again: something else"
-    said = {(await _weigh(host, policy, "w2", False, seed)).text for seed in SEEDS}
-    assert len(said) > 1 or min(reply.weights) < max(reply.weights) - 3, (
+    words_said = {(await _weigh(host, policy, "w2", False, seed)).text for seed in SEEDS}
+    assert len(words_said) > 1 or min(reply.weights) < max(reply.weights) - 3, (
         "far seeds say the same word: the seed is not used"
     )
     assert await _refused(host, policy, method, "w0"), "a weighed turn was kept, keep was False"
@@ -142,7 +142,7 @@ async def _check_frozen(host: Host, policy: str) -> None:
 
 async def _learn(host: Host, policy: str, method: Method, *turns: str) -> None:
     """Pay the first of these turns, and see that it learns from all of them."""
-    paid = [Payoff(turn, float(place == 0), "g") for place, turn in enumerate(turns)]
+    paid = [Payoff(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
     learned = await host.learn({policy: paid}, method)
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
     assert set(learned.turns) == set(turns), f"told of {sorted(learned.turns)}"

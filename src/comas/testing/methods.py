@@ -75,8 +75,8 @@ def check_method(
     counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
     # what models do say: it may cost, never raise
-    for said in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
-        _check_turns(method, discuss(method, task, repeating(said), questions, **setting))
+    for reply in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
+        _check_turns(method, discuss(method, task, repeating(reply), questions, **setting))
 
 
 def _check_credit(method: Method, roles: Sequence[str]) -> None:
@@ -88,19 +88,19 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
     for paid in ((1.0, 0.0, 0.5, 0.5), (0.0, 0.0, 0.0, 0.0)):
         rows = [
             Row(
-                f"0/q/0/{role}{place}",
+                f"0/q/0/{role}{index}",
                 role,
                 1.0,
                 np.arange(3),
                 mask_T,
                 flat_T,
-                group=f"{role} {place // 2}",
+                group=f"{role} {index // 2}",
                 reward=reward,
                 ref_logprobs_T=flat_T,
                 now_T=flat_T,
             )
             for role in roles
-            for place, reward in enumerate(paid)
+            for index, reward in enumerate(paid)
         ]
         advantages = method.advantage(rows, method.kl)
         assert len(advantages) == len(rows), "credit: not an array per row"
@@ -120,8 +120,8 @@ def _check_order(
 ) -> None:
     """The order of questions changes no discussion; nor does that of drawn ones."""
     turned = dataclasses.replace(method, draw=_reversed(method.draw)) if method.draw else method
-    asked = questions if method.draw else list(reversed(questions))
-    reordered = discuss(turned, task, script, asked, **setting)
+    order = questions if method.draw else list(reversed(questions))
+    reordered = discuss(turned, task, script, order, **setting)
     assert sorted(records(reordered)) == sorted(played), (
         "the order of questions changed a discussion"
     )
@@ -173,8 +173,8 @@ def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
         assert episode.answer is None or isinstance(episode.answer, str), (
             "play returns a text or None"
         )
-        said = {t.id for t in episode.turns}
-        assert all(t.about is None or t.about in said for t in episode.turns), (
+        ids = {t.id for t in episode.turns}
+        assert all(t.about is None or t.about in ids for t in episode.turns), (
             "a turn is about one that was not said"
         )
     for turn in turns:

@@ -41,8 +41,8 @@ class Recorded(Scripted):
 
     async def ask(self, ask: Ask) -> Reply:
         """The recorded reply to this very prompt."""
-        said = self.turns.get(ask.turn)
-        if said is None or said.prompt != ask.messages[-1]["content"]:
+        turn = self.turns.get(ask.turn)
+        if turn is None or turn.prompt != ask.messages[-1]["content"]:
             raise KeyError(
                 f"turn {ask.turn}: no reply to this prompt was recorded; the game, its wording or"
                 " the team has changed"
@@ -50,15 +50,15 @@ class Recorded(Scripted):
         if ask.keep:
             self.buffer.setdefault(ask.policy, set()).add(ask.turn)
         return Reply(
-            said.text,
-            said.finished,
-            said.version,
-            said.prompt_tokens,
-            said.tokens,
-            said.logprob,
-            said.seconds,
-            said.margin,
-            said.thoughts,
+            turn.text,
+            turn.finished,
+            turn.version,
+            turn.prompt_tokens,
+            turn.tokens,
+            turn.logprob,
+            turn.seconds,
+            turn.margin,
+            turn.thoughts,
         )
 
     async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
@@ -101,8 +101,8 @@ def replay(
     by_id = {episode.id: episode for episode in again}
     played = [by_id[episode.id] for episode in recorded]
     rule = load_plugin("method", method) if method else game
-    kept = {} if method else split_options(config.options, rule.settle)
-    settings = filled("options", {**kept, **options}, rule.settle)
+    own_options = {} if method else split_options(config.options, rule.settle)
+    settings = filled("options", {**own_options, **options}, rule.settle)
     settle_all(dataclasses.replace(scene, method=rule, options=settings), played)
     return played
 
@@ -119,8 +119,8 @@ def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
     """
     if not scene.method.remembers:
         return {}
-    asked = of_run(config, scene.task, lambda _: None)
-    state = memory.first_state(scene, asked.train)
+    questions = of_run(config, scene.task, lambda _: None)
+    state = memory.first_state(scene, questions.train)
     for earlier in range(step):
         before = dataclasses.replace(scene, state=state)
         state = memory.next_state(before, _finished(record, earlier))

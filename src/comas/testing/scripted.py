@@ -53,15 +53,15 @@ Table = Mapping[str, Said | Sequence[Said]]
 
 def script_of(table: Table) -> Script:
     """A script that reads from a table; a role that is not in it is an error."""
-    asked: dict[str, int] = {}
+    times_asked: dict[str, int] = {}
 
     def script(policy: str, role: str, prompt: str, seed: int) -> Said:
         key = f"{policy}/{role}" if f"{policy}/{role}" in table else role
-        said = table[key]
-        if isinstance(said, str | Reply):
-            return said
-        asked[key] = asked.get(key, -1) + 1
-        return said[min(asked[key], len(said) - 1)]
+        replies = table[key]
+        if isinstance(replies, str | Reply):
+            return replies
+        times_asked[key] = times_asked.get(key, -1) + 1
+        return replies[min(times_asked[key], len(replies) - 1)]
 
     return script
 
@@ -104,10 +104,10 @@ class Scripted:
     async def ask(self, ask: Ask) -> Reply:
         """The script's reply; its length is counted in words."""
         prompt = await self._hear(ask)
-        said = self.script(ask.policy, ask.role, prompt, ask.seed)
-        if isinstance(said, Reply):
-            return said
-        return self._reply(ask, said, len(said.split()) + 1, -1.0)
+        reply = self.script(ask.policy, ask.role, prompt, ask.seed)
+        if isinstance(reply, Reply):
+            return reply
+        return self._reply(ask, reply, len(reply.split()) + 1, -1.0)
 
     async def _hear(self, ask: Ask, record: bool = True) -> str:
         """Let others have their turn, as a host that works does, and keep this one if wanted;
@@ -165,11 +165,11 @@ class Scripted:
         learning = {policy: paid for policy, paid in payoffs.items() if paid}
         for policy in learning:
             self.versions[policy] = self.versions.get(policy, 0) + 1
-        told = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
+        no_figures = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
         stats = {
             policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()
         }
-        return Learned(stats, told)
+        return Learned(stats, no_figures)
 
     async def save(self, path: Path) -> None:
         """The versions; there is nothing else."""

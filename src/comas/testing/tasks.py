@@ -68,17 +68,17 @@ def check_task(
     check_wording(task)
     for question in splits["test"][:20]:
         for text in (*JUNK, question.prompt, question.answer or ""):
-            found = task.extract(question, text)
-            readable = found is None or (isinstance(found, str) and task.same(found, found))
-            assert readable, f"extract({text!r}) gave {found!r}"
+            answer = task.extract(question, text)
+            readable = answer is None or (isinstance(answer, str) and task.same(answer, answer))
+            assert readable, f"extract({text!r}) gave {answer!r}"
             bare = dataclasses.replace(question, answer=None, meta={})  # what label-free games see
-            assert task.extract(bare, text) == found, (
+            assert task.extract(bare, text) == answer, (
                 f"extract({text!r}) looks at the answer or at meta"
             )
-            if task.ballot is not None and found is not None:
-                counted = task.ballot(bare, found)
+            if task.ballot is not None and answer is not None:
+                counted = task.ballot(bare, answer)
                 assert counted is None or task.same(counted, counted), (
-                    f"ballot({found!r}) gave {counted!r}, which is not the same as itself"
+                    f"ballot({answer!r}) gave {counted!r}, which is not the same as itself"
                 )
             verdict = task.verify(question, text)
             assert verdict in VERDICTS, "verify says right, wrong or failed"
@@ -147,8 +147,8 @@ def _check_rephrasing(task: Task, splits: Mapping[str, Sequence[Question]]) -> N
                 f"rephrase changes more than the prompt of {question.id}"
             )
             for text in (question.answer or "", question.prompt, prompt, *JUNK):
-                found = task.extract(from_text, text)
-                assert found == task.extract(bare, text), f"extract({text!r}) reads {prompt!r}"
+                answer = task.extract(from_text, text)
+                assert answer == task.extract(bare, text), f"extract({text!r}) reads {prompt!r}"
                 verdict = task.verify(question, text)
                 again = task.verify(changed, text)
                 assert again == verdict, (
@@ -176,11 +176,11 @@ def _check_meta(question: Question) -> None:
 def check_wording(task: Task) -> None:
     """Every template has the holes that its role needs, and none that nobody fills."""
     for role, template in task.wording.items():
-        there = holes(template)
-        unknown = sorted(there - set(FACTS))
+        named_holes = holes(template)
+        unknown = sorted(named_holes - set(FACTS))
         meant = [(hole, fact) for hole in unknown if (fact := meant_by(hole))]
-        asked = [f"; did you mean {{{fact}}} by {{{hole}}}?" for hole, fact in meant]
-        hint = "".join(asked)
+        hints = [f"; did you mean {{{fact}}} by {{{hole}}}?" for hole, fact in meant]
+        hint = "".join(hints)
         assert not unknown, f"wording {role!r} has holes that nobody fills: {unknown}{hint}"
-        missing = HOLES.get(role, set()) - there
+        missing = HOLES.get(role, set()) - named_holes
         assert not missing, f"wording {role!r} lacks {sorted(missing)}"

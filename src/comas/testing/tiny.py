@@ -59,14 +59,14 @@ def _tiny_tokenizer() -> Any:
     raw = Tokenizer(models.BPE({t: i for i, t in enumerate([*specials, *alphabet])}, []))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw,
         pad_token=specials[0],
         eos_token=specials[3],
         additional_special_tokens=specials[1:3],
     )
-    made.chat_template = (
+    tokenizer.chat_template = (
         "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
-    return made
+    return tokenizer

@@ -166,12 +166,12 @@ def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         for key, part in value.items():
             yield from _numbers(part, (*path, str(key)))
     elif isinstance(value, list):
-        for place, row in enumerate(value):
+        for index, row in enumerate(value):
             if not isinstance(row, Mapping):
-                yield from _numbers(row, (*path, str(place)))
+                yield from _numbers(row, (*path, str(index)))
                 continue
             labels = [key for key, part in row.items() if isinstance(part, str) or key == "round"]
-            names = [str(row[key]) for key in labels] or [str(place)]
+            names = [str(row[key]) for key in labels] or [str(index)]
             rest = {key: part for key, part in row.items() if key not in labels}
             yield from _numbers(rest, (*path, *names))
     elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
@@ -287,11 +287,13 @@ class MLflow(Sink):
 
         experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
         self.client = mlflow.MlflowClient()
-        place = experiment.experiment_id
-        known = self.client.search_runs([place], f"tags.`{self.TAG}` = '{run.id}'")
-        stored = known[0] if known else None
+        experiment_id = experiment.experiment_id
+        earlier_runs = self.client.search_runs([experiment_id], f"tags.`{self.TAG}` = '{run.id}'")
+        stored = earlier_runs[0] if earlier_runs else None
         if stored is None:
-            stored = self.client.create_run(place, tags={self.TAG: run.id}, run_name=run.name)
+            stored = self.client.create_run(
+                experiment_id, tags={self.TAG: run.id}, run_name=run.name
+            )
             entries = run.config.items()
             params = [Param(_allowed(key), str(value)[: self.VALUE]) for key, value in entries]
             for start in range(0, len(params), self.ENTRIES):

@@ -85,15 +85,15 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     estimated = "; ".join(map(ready.fit.compared, ready.fit.memory)) or "no host has weights here"
     checkpoint = ready.fit.checkpoint
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
-    place, free = estimate.free_disk(config.out)
+    out_folder, free = estimate.free_disk(config.out)
     lines = (
         f"memory: {peak / 1e9:.1f} GB at the peak, measured with {len(pace.episodes)} discussions"
         f" and {learnt:,} tokens to learn from; {estimated}",
         f"time:   about {spoken(step)} per step (sampling {sampling / step:.0%}, learning"
         f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens),"
         f" {spoken(step * config.steps)} for {config.steps} steps, measuring not counted",
-        f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in {place},"
-        f" {free / 1e9:.1f} GB free",
+        f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in"
+        f" {out_folder}, {free / 1e9:.1f} GB free",
     )
     data = {
         "config": config.model_dump(mode="json"),

@@ -45,15 +45,15 @@ class LearningSignal:
         """All that is wrong with a step, whether or not it was so before."""
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
         by_role = grouped((turn.role, turn) for turn in turns)
-        found: list[Alarm] = []
-        for role, said in by_role.items():
-            found += self._of_replies(step, role, said)
-        lost = bool(found)
+        alarms: list[Alarm] = []
+        for role, replies in by_role.items():
+            alarms += self._of_replies(step, role, replies)
+        lost = bool(alarms)
         for tool, share, text in failing(called(turns)):
-            found.append(Alarm(step, f"calls of {tool}", (), share, text))
+            alarms.append(Alarm(step, f"calls of {tool}", (), share, text))
         if not lost:
-            found += self._of_rewards(step, by_role)
-        return found
+            alarms += self._of_rewards(step, by_role)
+        return alarms
 
     def news(self, signs: Sequence[Alarm]) -> list[Alarm]:
         """Those that this process has not told yet."""
@@ -95,14 +95,14 @@ class LearningSignal:
                     f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
                 )
                 yield Alarm(step, "unpaid", (role,), 1.0, text)
-        said = [turn for turns in by_role.values() for turn in turns]
+        replies = [turn for turns in by_role.values() for turn in turns]
         # words that were given are learnt as they are
-        paid = [turn for turn in said if turn.reward is not None and "told" not in turn.info]
+        paid = [turn for turn in replies if turn.reward is not None and "told" not in turn.info]
         groups = signal_in(paid)
         # the first of a group is compared with no other
-        compared = len(paid) - sum(found["groups"] for found in groups.values())
+        compared = len(paid) - sum(group["groups"] for group in groups.values())
         if compared >= COMPARED and all(
-            found["flat"] == found["groups"] for found in groups.values()
+            group["flat"] == group["groups"] for group in groups.values()
         ):
             text = (
                 "nobody can learn from these rewards: in every group all are equal; what helps is"

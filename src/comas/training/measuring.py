@@ -47,10 +47,14 @@ class Measuring:
     ) -> dict[str, Any]:
         """Before training, one of the agents of equal weights is asked for all of them."""
         team = self.team
-        asked = measured_for(team.resolved, team.sources, self.members) if step == 0 else {}
-        copies = {agent: instead for agent, instead in asked.items() if agent != instead}
+        measured_in_place = (
+            measured_for(team.resolved, team.sources, self.members) if step == 0 else {}
+        )
+        copies = {
+            agent: instead for agent, instead in measured_in_place.items() if agent != instead
+        }
         answers = await self.answers(questions, name, step, copies.keys())
-        answers = copied(answers, asked) if copies else answers
+        answers = copied(answers, measured_in_place) if copies else answers
         interval = accuracy(answers)
         record: dict[str, Any] = {
             "step": step,

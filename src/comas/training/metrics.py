@@ -99,8 +99,8 @@ def kl(step: StepRecord) -> dict[str, float]:
     """Role -> mean KL to the policy at the start of the run: over its paid turns of the mean
     log-ratio of their tokens, in nats.
     """
-    known = [turn for turn in step.paid if "kl" in turn.info]
-    return mean_by_role(known, lambda turn: turn.info["kl"])
+    with_kl = [turn for turn in step.paid if "kl" in turn.info]
+    return mean_by_role(with_kl, lambda turn: turn.info["kl"])
 
 
 def lengths(step: StepRecord) -> dict[str, float]:
@@ -159,14 +159,14 @@ def signal_in(paid: Sequence[Turn]) -> dict[str, dict[str, float]]:
     equal (`flat`), and the standard deviation of all its rewards (`spread`). Without a group of its
     own, a turn is compared with its policy's others.
     """
-    found: dict[str, dict[str, float]] = {}
+    of_roles: dict[str, dict[str, float]] = {}
     for role, turns in sorted(grouped((turn.role, turn) for turn in paid).items()):
         groups = grouped(((turn.policy, turn.group), turn.reward or 0.0) for turn in turns)
         compared = groups.values()
         flat = sum(max(group) == min(group) for group in compared)
         spread = statistics.pstdev([reward for group in compared for reward in group])
-        found[role] = {"groups": len(groups), "flat": flat, "spread": spread}
-    return found
+        of_roles[role] = {"groups": len(groups), "flat": flat, "spread": spread}
+    return of_roles
 
 
 def facts(step: StepRecord) -> dict[str, dict[str, float]]:
@@ -228,8 +228,8 @@ def coverage(step: StepRecord) -> Figures | None:
     """
     first = [turn for turn in step.turns if turn.role == "solution" and turn.round == 0]
     solutions = [turn for turn in first if is_work(turn)]
-    asked = grouped((step.questions[t.id].id, t) for t in solutions if t.id in step.questions)
-    several = [turns for turns in asked.values() if len(turns) > 1]
+    by_question = grouped((step.questions[t.id].id, t) for t in solutions if t.id in step.questions)
+    several = [turns for turns in by_question.values() if len(turns) > 1]
     if not several:
         return None
     different = [{_answer(turn, step) for turn in turns} - {None} for turns in several]
@@ -262,9 +262,9 @@ def posed(step: StepRecord) -> Figures | None:
     if not proposed:
         return None
     texts = [text for text in proposed.values() if text is not None]
-    found: Figures = {"n": len(proposed), "valid": len(texts) / len(proposed)}
+    figures: Figures = {"n": len(proposed), "valid": len(texts) / len(proposed)}
     if texts:
-        found["distinct"] = len(set(texts)) / len(texts)
+        figures["distinct"] = len(set(texts)) / len(texts)
     if step.task.quick and step.task.check is not None:
         about = {turn.id: turn.about for turn in step.turns}
         solutions = [t for t in step.turns if t.role == "solution" and t.id in step.labels]
@@ -272,9 +272,9 @@ def posed(step: StepRecord) -> Figures | None:
         outcomes = grouped((answering[turn.id], step.labels[turn.id]) for turn in solutions)
         shares = [mean(right) for asked, right in outcomes.items() if asked in proposed]
         if shares:
-            found["solvable"] = mean([share > 0 for share in shares])
-            found["frontier"] = mean([at_frontier(share) for share in shares])
-    return found
+            figures["solvable"] = mean([share > 0 for share in shares])
+            figures["frontier"] = mean([at_frontier(share) for share in shares])
+    return figures
 
 
 def at_frontier(share: float) -> bool:
@@ -345,23 +345,25 @@ def judges(step: StepRecord) -> dict[str, Figures] | None:
     which no threshold moves. Judgements of questions (`rating`, `assess`) are left out, and
     evaluations that no program reads, such as those of comas, whose scores are counted.
     """
-    known = [(t, step.labels[work.id]) for t, work in _judgements(step) if work.id in step.labels]
+    labelled = [
+        (t, step.labels[work.id]) for t, work in _judgements(step) if work.id in step.labels
+    ]
     verdicts = grouped(
         (turn.role, (accepted, right))
-        for turn, right in known
+        for turn, right in labelled
         if (accepted := accepts(turn)) is not None
     )
     beliefs = grouped(
         (turn.role, (turn.info["belief"], right))
-        for turn, right in known
+        for turn, right in labelled
         if turn.info.get("belief") is not None
     )
-    found = {role: balanced(verdicts[role]) for role in sorted(verdicts)}
+    figures = {role: balanced(verdicts[role]) for role in sorted(verdicts)}
     for role, pairs in beliefs.items():
         area = auc(pairs)
         if area is not None:
-            found[role]["auc"] = area
-    return found or None
+            figures[role]["auc"] = area
+    return figures or None
 
 
 def _judgements(step: StepRecord) -> Iterator[tuple[Turn, Turn]]:
@@ -380,17 +382,17 @@ def balanced(judgements: Sequence[tuple[bool, bool]]) -> Figures:
 
     What would be a mean of nothing is left out.
     """
-    found: Figures = {"n": len(judgements)}
+    figures: Figures = {"n": len(judgements)}
     of_right = [accepted for accepted, right in judgements if right]
     of_wrong = [accepted for accepted, right in judgements if not right]
     if of_right:
-        found["accepts_right"] = mean(of_right)
+        figures["accepts_right"] = mean(of_right)
     if of_wrong:
-        found["accepts_wrong"] = mean(of_wrong)
+        figures["accepts_wrong"] = mean(of_wrong)
     if of_right and of_wrong:
-        rejects_wrong = 1.0 - found["accepts_wrong"]
-        found["balanced"] = (found["accepts_right"] + rejects_wrong) / 2
-    return found
+        rejects_wrong = 1.0 - figures["accepts_wrong"]
+        figures["balanced"] = (figures["accepts_right"] + rejects_wrong) / 2
+    return figures
 
 
 METRICS: dict[str, Metric] = {

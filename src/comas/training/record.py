@@ -49,15 +49,15 @@ class StepRecord:
         that was posed there.
         """
         posed: dict[str, Question | None] = {}
-        found: dict[str, Question] = {}
+        by_turn: dict[str, Question] = {}
         for episode, turn in self._work():
             text = _posed_before(turn, {other.id: other for other in episode.turns})
             if text is not None and text not in posed:
                 posed[text] = self.task.pose(text) if self.task.pose else None
             question = episode.question if text is None else posed[text]
             if question is not None:
-                found[turn.id] = question
-        return found
+                by_turn[turn.id] = question
+        return by_turn
 
     @cached_property
     def labels(self) -> dict[str, bool]:
@@ -68,7 +68,7 @@ class StepRecord:
         """
         task = self.task
         by_rule = replace(task, verify=task.check) if task.check is not None else None
-        found: dict[str, bool] = {}
+        labels: dict[str, bool] = {}
         for episode, turn in self._work():
             question = self.questions.get(turn.id)
             if question is None:
@@ -80,8 +80,8 @@ class StepRecord:
             if turn.finished:
                 verdict, _ = judged(its_task, question, turn.text)
             if verdict != "failed":
-                found[turn.id] = verdict == "right"
-        return found
+                labels[turn.id] = verdict == "right"
+        return labels
 
     def _work(self) -> Iterator[tuple[Episode, Turn]]:
         """Pieces of work of discussions that did not fail, each with its discussion."""
@@ -93,12 +93,12 @@ class StepRecord:
 
 def _posed_before(turn: Turn, turns: Mapping[str, Turn]) -> str | None:
     """The question that was posed in the turn that this work goes back to; None where none was."""
-    place: Turn | None = turn
-    while place is not None:
-        text = place.info.get("posed")
+    above: Turn | None = turn
+    while above is not None:
+        text = above.info.get("posed")
         if isinstance(text, str):
             return text
-        place = turns.get(place.about) if place.about is not None else None
+        above = turns.get(above.about) if above.about is not None else None
     return None
 
 

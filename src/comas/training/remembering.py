@@ -77,8 +77,8 @@ def in_passes(questions: Sequence[Question], seed: int, step: int, count: int) -
     """
     n = len(questions)
     drawn: list[int] = []
-    for place in range(step * count, (step + 1) * count):
-        turn, i = divmod(place, n)
+    for index in range(step * count, (step + 1) * count):
+        turn, i = divmod(index, n)
         drawn.append(order(n, derive_seed(seed, "order", turn))[i])
     # a step that spans two passes asks nothing twice
     return [questions[i] for i in dict.fromkeys(drawn)]

@@ -37,7 +37,9 @@ class Result:
     """Whether one of them has ended the run (`on_alarm`)."""
 
     def __repr__(self) -> str:
-        measured = ", ".join(f"{name} {found}" for name, found in self.accuracy.items() if found)
+        measured = ", ".join(
+            f"{name} {interval}" for name, interval in self.accuracy.items() if interval
+        )
         return (
             f"Result({str(self.run)!r}: {self.steps} steps, {self.tokens:,} tokens;"
             f" {measured or 'accuracy not measured'})"
@@ -53,7 +55,7 @@ def result_of(run: Run, seconds: float) -> Result:
     # it has gone on since
     if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:
         records["after"] = None
-    found = {
+    intervals = {
         n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
     }
     before = records["before"]
@@ -64,7 +66,7 @@ def result_of(run: Run, seconds: float) -> Result:
     config = run.config()
     action = config.get("on_alarm", "warn")
     ended = is_ended(alarms, steps, action) and steps < config["steps"]
-    return Result(run.path, steps, last.get("tokens", 0), seconds, found, gain, alarms, ended)
+    return Result(run.path, steps, last.get("tokens", 0), seconds, intervals, gain, alarms, ended)
 
 
 def nothing_left(run: Run, start: int) -> str | None:

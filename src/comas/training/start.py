@@ -138,12 +138,12 @@ def _unread(resolved: Resolved, questions: Sequence[Question]) -> str | None:
     words = [word for question in questions[:SAMPLED] for word in question.prompt.split()]
     for source in {p.source for p in resolved.policies if p.learns and p.source.kind == "seed"}:
         tokenizer = (Path(source.where) / "tokenizer.json").read_text(encoding="utf-8")
-        known = json.loads(tokenizer)["model"]["vocab"]
-        unknown = [word for word in words if word not in known]
+        vocabulary = json.loads(tokenizer)["model"]["vocab"]
+        unknown = [word for word in words if word not in vocabulary]
         if 2 * len(unknown) > len(words):
             return (
-                f"{source.name} knows the {len(known)} words of its own puzzles and cannot read"
-                f" {len(unknown)} of {len(words)} words of these questions, such as"
+                f"{source.name} knows the {len(vocabulary)} words of its own puzzles and cannot"
+                f" read {len(unknown)} of {len(words)} words of these questions, such as"
                 f" {unknown[0]!r}: take a pretrained model, such as base=smollm2"
             )
     return None

@@ -80,9 +80,9 @@ class Watching:
         episodes = played.result()
         if step == 0:
             self._allow(episodes)
-            whole = [episode for episode in episodes if episode.error is None]
+            finished = [episode for episode in episodes if episode.error is None]
             for name, monitor in tuple(self.monitors.items()):
-                await self._guarded(name, monitor.begin(scene, whole))
+                await self._guarded(name, monitor.begin(scene, finished))
                 self._foretell(name)
         return episodes
 
@@ -144,12 +144,12 @@ class Watching:
         for name, monitor in tuple(self.monitors.items()):
             try:
                 readings = monitor.read(seen)
-                own = self._put_to_trial(name, seen.step, readings, alarms)
+                alarmed = self._put_to_trial(name, seen.step, readings, alarms)
             except Exception as error:  # noqa: BLE001 - who looks on never ends a run
                 self._drop(name, error)
                 continue
-            if own:
-                figures[name] = own
+            if alarmed:
+                figures[name] = alarmed
         return figures, alarms
 
     def _put_to_trial(

@@ -65,10 +65,10 @@ def records(path: Path) -> Sequence[dict[str, Any]]:
     is no such file.
     """
     try:
-        found = path.stat()
+        file_stat = path.stat()
     except FileNotFoundError:
         return ()
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, file_stat.st_mtime_ns, file_stat.st_size)
 
 
 @lru_cache(maxsize=FILES)
@@ -109,7 +109,7 @@ class RunDocuments:
 
     def _figures(self, first: int) -> list[dict[str, Any]]:
         """Of the steps from `first` on."""
-        found: list[dict[str, Any]] = []
+        trials: list[dict[str, Any]] = []
         for record in self._metrics()[first:]:
             figures = {key: record.get(key) for key in STEP_KEYS}
             evidence = _watched(record, "evidence")
@@ -118,8 +118,8 @@ class RunDocuments:
             ]
             figures["evidence"] = evidence
             figures["needed"] = levels[0] if levels else self._alarmed_at() if evidence else None
-            found.append(figures)
-        return found
+            trials.append(figures)
+        return trials
 
     def _alarmed_at(self) -> float | None:
         """The evidence that made an alarm in a run whose steps do not say what is needed; in powers
@@ -166,10 +166,10 @@ class RunDocuments:
 
 def _watched(record: Mapping[str, Any], key: str) -> dict[str, dict[str, float]]:
     """Monitor -> hypothesis -> a figure of a step's line, where it has that."""
-    found: dict[str, dict[str, float]] = {}
+    levels: dict[str, dict[str, float]] = {}
     for monitor, hypotheses in record.get("monitors", {}).items():
-        found[monitor] = {name: own[key] for name, own in hypotheses.items() if key in own}
-    return found
+        levels[monitor] = {name: own[key] for name, own in hypotheses.items() if key in own}
+    return levels
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -238,7 +238,7 @@ class Several:
         if name == "folders":
             return len(self.folders)
         number, _, rest = name.partition("/")
-        places = {str(place): folder for place, folder in enumerate(self.folders)}
+        places = {str(index): folder for index, folder in enumerate(self.folders)}
         return places[number].read(rest)
 
 

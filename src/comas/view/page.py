@@ -116,7 +116,7 @@ def _step_blocks(
         if only is not None:
             everything = [everything[row["number"]] for row in rows if only in row["kinds"]]
             rows = [row for row in rows if only in row["kinds"]]
-            rows = [{**row, "number": place} for place, row in enumerate(rows)]
+            rows = [{**row, "number": index} for index, row in enumerate(rows)]
         if not rows:
             continue
         documents = {f"step/{step}": rows, f"step/{step}/all": everything}
@@ -158,12 +158,12 @@ def _block(number: int, bundle: str, documents: Mapping[str, Any]) -> str:
 
 def steps_named(text: str, count: int) -> list[int]:
     """`1,5-9` -> those steps from 0, of `count`."""
-    found: list[int] = []
+    steps: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UserMistake(f"--steps {text}: numbers of steps are wanted, such as 1,5-9")
-        found += range(int(first) - 1, int(last if dash else first))
-    if beyond := [number + 1 for number in found if not 0 <= number < count]:
+        steps += range(int(first) - 1, int(last if dash else first))
+    if beyond := [number + 1 for number in steps if not 0 <= number < count]:
         raise UserMistake(f"--steps {text}: step {beyond[0]}: there are steps 1 to {count}")
-    return sorted(set(found))
+    return sorted(set(steps))

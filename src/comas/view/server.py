@@ -97,13 +97,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _document(self, name: str) -> None:
         try:
-            found = self.server.documents.read(name)
+            document = self.server.documents.read(name)
         except KeyError:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no document of this name")
         except (UserMistake, OSError) as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         else:
-            self._send(encoded(found).encode(), "application/json")
+            self._send(encoded(document).encode(), "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._send(json.dumps({"error": why}).encode(), "application/json", status)

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 import comas
 from comas.config.resolve import resolve
 from comas.config.schema import read
-from comas.evaluation.runner import Exam
+from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load, system_team
 from comas.evaluation.ways import way
@@ -51,9 +51,9 @@ class Count(Hook):
         self.records.append(record)
 
 
-def sat(exam: Exam) -> tuple[dict[str, Any], Count]:
+def evaluated(evaluation: EvaluationRun) -> tuple[dict[str, Any], Count]:
     watch = Count()
-    return run_sync(exam.go(watch)), watch
+    return run_sync(evaluation.go(watch)), watch
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ SMALL = {"limit": 6, "setups": ("single", "vote:votes=3", "debate", "autogen", "
 
 
 @pytest.fixture(scope="module")
-def exam(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluation(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole evaluation."""
     folder = tmp_path_factory.mktemp("evals") / "e"
-    sat(Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder)))
+    evaluated(EvaluationRun.create(Plan([str(trained), "seed"], **SMALL), str(folder)))
     return folder
 
 
@@ -92,8 +92,8 @@ def texts(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
-    found = json.loads((exam / "report.json").read_text())
+def test_every_system_in_every_setup(evaluation: Path, trained: Path) -> None:
+    found = json.loads((evaluation / "report.json").read_text())
     assert [(c["system"], c["setup"], c["team"], c["n"]) for c in found["cells"]] == [
         (str(trained), "single", "2 agents, each alone", 6),
         *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
@@ -114,30 +114,30 @@ def test_every_system_in_every_setup(exam: Path, trained: Path) -> None:
     assert {role for _, role, _ in costs["seed", "game"]} == {"solution", "evaluation", "scoring"}
 
 
-def test_a_finished_evaluation_asks_nothing_and_says_the_same(exam: Path) -> None:
-    before = json.loads((exam / "report.json").read_text())
-    after, watch = sat(Exam.open(exam))
+def test_a_finished_evaluation_asks_nothing_and_says_the_same(evaluation: Path) -> None:
+    before = json.loads((evaluation / "report.json").read_text())
+    after, watch = evaluated(EvaluationRun.open(evaluation))
     assert watch.records == []
     assert watch.done == watch.games == 2 * 6 + 6 + 8 * 6
     assert after == before
 
 
-def test_what_was_lost_is_asked_again_and_nothing_else(exam: Path, tmp_path: Path) -> None:
+def test_what_was_lost_is_asked_again_and_nothing_else(evaluation: Path, tmp_path: Path) -> None:
     copy = tmp_path / "e"
-    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    subprocess.run(["cp", "-r", str(evaluation), str(copy)], check=True)
     (log,) = (copy / "answers").glob("seed.pick.debate.*.jsonl")
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])  # torn while it was written
     (other,) = (copy / "answers").glob("seed.pick.single.*.jsonl")
     other.unlink()
-    found, watch = sat(Exam.open(copy))
+    found, watch = evaluated(EvaluationRun.open(copy))
     assert len(watch.records) == 3 + 6
-    assert texts(copy) == texts(exam)  # the same seeds: the same words
+    assert texts(copy) == texts(evaluation)  # the same seeds: the same words
     assert all(c["complete"] == 1 for c in found["cells"])
 
 
 def test_each_game_is_in_its_log_before_anybody_hears_of_it(
-    trained: Path, exam: Path, tmp_path: Path
+    trained: Path, evaluation: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "e"
 
@@ -150,19 +150,21 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
             if self.heard == 20:
                 raise Killed
 
-    created = Exam.create(Plan([str(trained), "seed"], **SMALL), str(folder))
+    created = EvaluationRun.create(Plan([str(trained), "seed"], **SMALL), str(folder))
     with pytest.raises(BaseExceptionGroup) as ended:
         run_sync(created.go(Killing()))
     assert ended.group_contains(Killed)
     kept = texts(folder)
-    assert 20 <= len(kept) < len(texts(exam))
-    _, watch = sat(Exam.open(folder))
-    assert texts(folder) == texts(exam)
-    assert len(watch.records) == len(texts(exam)) - len(kept)
+    assert 20 <= len(kept) < len(texts(evaluation))
+    _, watch = evaluated(EvaluationRun.open(folder))
+    assert texts(folder) == texts(evaluation)
+    assert len(watch.records) == len(texts(evaluation)) - len(kept)
 
 
 @pytest.mark.slow
-def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_path: Path) -> None:
+def test_a_kill_loses_what_was_in_flight_only(
+    trained: Path, evaluation: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "killed"
     command = [
         sys.executable,
@@ -190,9 +192,9 @@ def test_a_kill_loses_what_was_in_flight_only(trained: Path, exam: Path, tmp_pat
     process.wait()
     kept = texts(folder)
     assert len(kept) >= 2 * 6
-    _, watch = sat(Exam.open(folder))
-    assert texts(folder) == texts(exam)
-    assert len(watch.records) == len(texts(exam)) - len(kept)
+    _, watch = evaluated(EvaluationRun.open(folder))
+    assert texts(folder) == texts(evaluation)
+    assert len(watch.records) == len(texts(evaluation)) - len(kept)
 
 
 def test_what_machines_failed_is_recorded_and_tried_again(
@@ -208,12 +210,12 @@ def test_what_machines_failed_is_recorded_and_tried_again(
     folder = tmp_path / "e"
     with monkeypatch.context() as patch:
         patch.setattr(LocalHost, "ask", failing)
-        found, _ = sat(Exam.create(Plan(["seed"], limit=12), str(folder)))
+        found, _ = evaluated(EvaluationRun.create(Plan(["seed"], limit=12), str(folder)))
     (cell,) = found["cells"]
     assert 0 < cell["failed"] == cell["machine_failed"] < 12
     assert cell["wrong"] + cell["right"] + cell["failed"] == 12
     assert "on fire" in found["notes"][0]
-    after, watch = sat(Exam.open(folder))
+    after, watch = evaluated(EvaluationRun.open(folder))
     assert len(watch.records) == cell["failed"]
     assert after["cells"][0]["failed"] == 0
     assert after["notes"] == []
@@ -231,8 +233,10 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
         " replace(pick.task, name='frail', verify=verify)\n"
     )
     folder = tmp_path / "e"
-    found, _ = sat(
-        Exam.create(Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder))
+    found, _ = evaluated(
+        EvaluationRun.create(
+            Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)
+        )
     )
     assert (
         found["cells"][0]["failed"],
@@ -241,7 +245,7 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
     ) == (5, 0, None)
     said = texts(folder)
     (tmp_path / "mended").touch()
-    after, watch = sat(Exam.open(folder))
+    after, watch = evaluated(EvaluationRun.open(folder))
     assert len(watch.records) == 5
     assert after["cells"][0]["failed"] == 0
     assert texts(folder) == said
@@ -264,7 +268,9 @@ def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path
         FRAGILE.format(fault="seen.append(text) or (text and len(seen) % 2 and {}['x'])")
     )
     folder = tmp_path / "e"
-    found, watch = sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder)))
+    found, watch = evaluated(
+        EvaluationRun.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder))
+    )
     failed = [record for record in watch.records if "raised" in record]
     assert len(watch.records) == 6
     assert 0 < len(failed) < 6
@@ -289,7 +295,9 @@ def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
     )
     path.write_text(FRAGILE.format(fault="{}['x']") + unlabelled)
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
-        sat(Exam.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")))
+        evaluated(
+            EvaluationRun.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e"))
+        )
     # and in training, which measures as well
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):
         comas.train(
@@ -332,21 +340,21 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
         if kind == "setup"
         else replace(plan, tasks=[f"./{name}"])
     )
-    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    found, _ = evaluated(EvaluationRun.create(plan, str(tmp_path / "e")))
     assert found["cells"][0][kind] in (f"./{name}", "mine")  # as it was named, wherever it lies
     monkeypatch.chdir(there)
     (there / name).write_text("another one\n")
-    again, watch = sat(Exam.open(tmp_path / "e"))
+    again, watch = evaluated(EvaluationRun.open(tmp_path / "e"))
     assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
     (here / name).write_text(text + "# changed\n")
     with pytest.raises(
         UserMistake,
         match=rf"contents of \./{name} are not what they were when this evaluation began",
     ):
-        sat(Exam.open(tmp_path / "e"))
+        evaluated(EvaluationRun.open(tmp_path / "e"))
     (here / name).unlink()
     with pytest.raises(UserMistake, match=f"{kind} '{here / name}': no such file"):
-        sat(Exam.open(tmp_path / "e"))
+        evaluated(EvaluationRun.open(tmp_path / "e"))
 
 
 TOOL = """
@@ -370,13 +378,13 @@ def test_tools_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     monkeypatch.chdir(here)
     pairs = ['tools=["./mine.py", "search"]', "tool_options.search.folder=texts"]
     plan = Plan(["seed"], setups=["tools"], limit=1, pairs=pairs)
-    found, _ = sat(Exam.create(plan, str(tmp_path / "e")))
+    found, _ = evaluated(EvaluationRun.create(plan, str(tmp_path / "e")))
     monkeypatch.chdir(there)
-    again, watch = sat(Exam.open(tmp_path / "e"))
+    again, watch = evaluated(EvaluationRun.open(tmp_path / "e"))
     assert (again["cells"][0]["accuracy"], watch.records) == (found["cells"][0]["accuracy"], [])
     (here / "mine.py").write_text(TOOL + "# changed\n")
     with pytest.raises(UserMistake, match=r"contents of .*mine\.py are not what they were"):
-        sat(Exam.open(tmp_path / "e"))
+        evaluated(EvaluationRun.open(tmp_path / "e"))
 
 
 def test_a_checker_that_raises_while_a_step_is_paid_is_one_line(tmp_path: Path) -> None:
@@ -401,7 +409,9 @@ def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Pa
     other = run_of(
         tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0
     ).path
-    found, _ = sat(Exam.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")))
+    found, _ = evaluated(
+        EvaluationRun.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e"))
+    )
     assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [
         (2, 6, 24),
         (1, 6, 6),
@@ -460,22 +470,22 @@ def test_copies_of_a_model() -> None:
 
 
 def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
-    exam = Exam.create(Plan([str(trained), "seed"], limit=4), str(tmp_path / "e"))
-    assert exam.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
+    evaluation = EvaluationRun.create(Plan([str(trained), "seed"], limit=4), str(tmp_path / "e"))
+    assert evaluation.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
 
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "\xff", '{"id": "x", "verdict": 7}'])
-def test_a_damaged_log_is_one_line(exam: Path, tmp_path: Path, line: str) -> None:
+def test_a_damaged_log_is_one_line(evaluation: Path, tmp_path: Path, line: str) -> None:
     copy = tmp_path / "e"
-    subprocess.run(["cp", "-r", str(exam), str(copy)], check=True)
+    subprocess.run(["cp", "-r", str(evaluation), str(copy)], check=True)
     log = next((copy / "answers").glob("*.jsonl"))
     with log.open("ab") as file:
         file.write(line.encode("latin-1") + b"\n")
     with pytest.raises(UserMistake, match=r"jsonl line \d+ is damaged"):
-        sat(Exam.open(copy))
+        evaluated(EvaluationRun.open(copy))
     (copy / "evaluation.json").write_text('{"systems": "seed"}')
     with pytest.raises(UserMistake, match=r"evaluation\.json is damaged: systems"):
-        Exam.open(copy)
+        EvaluationRun.open(copy)
 
 
 def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
@@ -520,11 +530,13 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
 
 
 def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:
-    exam = Exam(tmp_path, Plan(["seed"]))
-    names = [exam.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"]
+    evaluation = EvaluationRun(tmp_path, Plan(["seed"]))
+    names = [
+        evaluation.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"
+    ]
     assert names[0] != names[1]
     assert all(len(name.encode()) <= 255 for name in names)
-    known = exam.log("r" * 200, "pick", "single").path.name
+    known = evaluation.log("r" * 200, "pick", "single").path.name
     assert known.startswith("r" * 200 + ".pick.single."), "as it was"
 
 
