@@ -124,6 +124,7 @@ class HFEngine(BatchedEngine):
         self.packed = packed
         self.continuous = continuous
         self.prefill = prefill
+        self.models = dict(models)
         self._decoders: dict[str, Decoder] = {}
         for policy in self.policies:
             self._decoders[policy] = self._decoder_of(models[policy])
@@ -141,6 +142,7 @@ class HFEngine(BatchedEngine):
         elif decoder.packed is not None:  # bases of adapters do not change
             decoder.packed.forget()
         self._decoders[policy] = decoder
+        self.models[policy] = weights
 
     def _generate(
         self, requests: Sequence[Request], places: Places, wanted: Wanted
