@@ -10,10 +10,10 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from comas.seams import StaleWeights
 from comas.types import HostFailure, HostLost, Stopped, UserMistake
@@ -103,6 +103,32 @@ async def quiet(count: Callable[[], int], turns: int = QUIET) -> None:
         before = count()
         await asyncio.sleep(0)
         unchanged = unchanged + 1 if count() == before else 0
+
+
+class Gathered(Generic[T]):
+    """Collects what comes until the event loop goes quiet, and hands it on together."""
+
+    def __init__(self, hand_on: Callable[[list[T]], Awaitable[None]], turns: int = QUIET) -> None:
+        """`hand_on` is awaited; what comes meanwhile is gathered for the next time. `turns` of the
+        event loop without anything new count as quiet.
+        """
+        self._hand_on = hand_on
+        self._turns = turns
+        self._things: list[T] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, thing: T) -> None:
+        """Take one more; in the event loop."""
+        self._things.append(thing)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        while self._things:
+            await quiet(lambda: len(self._things), self._turns)
+            things = self._things
+            self._things = []
+            await self._hand_on(things)
 
 
 async def _plainly(work: Coroutine[Any, Any, T]) -> T:

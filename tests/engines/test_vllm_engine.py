@@ -5,7 +5,10 @@ vLLM itself is a model of transformers with adapters that it reads from their fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +141,10 @@ def fake() -> Fake:
 
 
 @pytest.fixture
-def folders() -> Folders:
-    return Folders()
+def folders() -> Iterator[Folders]:
+    made = Folders()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -296,6 +301,7 @@ def test_requests_are_answered_by_their_policies_and_counted(
     assert engine.meter.tokens == sum(len(g.token_ids) for g in done)
     with pytest.raises(KeyError, match="no policy nobody"):
         engine.generate([type(asked[0])("nobody", *list(vars(asked[0]).values())[1:])])
+    engine.close()
 
 
 def test_it_sleeps_while_the_learner_works_and_only_where_it_is_told_to(
@@ -312,6 +318,8 @@ def test_it_sleeps_while_the_learner_works_and_only_where_it_is_told_to(
     on_a_cpu.sleep()
     on_a_cpu.generate(requests(1, tokens=2))
     assert not {"sleep", "wake"} & set(fake.done)
+    engine.close()
+    on_a_cpu.close()
 
 
 def test_closing_leaves_no_folder(fake: Fake, adapters: Adapters, folders: Folders) -> None:
@@ -444,3 +452,13 @@ def test_the_version_is_that_of_whichever_package_there_is(monkeypatch: pytest.M
 
     monkeypatch.setattr(library.metadata, "version", version)
     assert library.version() == "0.32.0"
+
+
+def test_an_engine_that_is_not_closed_leaves_no_folder_behind(tmp_path: Path) -> None:
+    program = "from comas.engines.vllm.library import Folders; kept = Folders(); print(kept.root)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(ended.stdout.strip()).parent == tmp_path
+    assert not list(tmp_path.iterdir())

@@ -304,7 +304,7 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
         )
         assert all(".experts." in name for name in odd)
         assert {n.rpartition(".")[2] for n in fine} >= {"q_proj", "o_proj", "down_proj"}
-        assert Population(model, {f"p{i}": Spec(2, 4.0, ("q_proj",)) for i in range(count)}).names
+        assert Population(model, {f"p{i}": Spec(2, 4.0, ("q_proj",)) for i in range(count)}).modules
 
 
 def test_a_whole_model_of_experts_is_refused() -> None:
@@ -354,7 +354,7 @@ def test_the_estimate_counts_layers_that_lie_the_other_way(tmp_path: Path) -> No
     each = 2 * ((32 + 96) + (32 + 32) + 2 * (32 + 128))
     assert Population(model, {"a": Spec(3)}).flat_PN.numel() == 3 * each
     assert {
-        n.rpartition("h.1.")[2] for n in Population(model, {"a": Spec(3)}).names if "h.1." in n
+        n.rpartition("h.1.")[2] for n in Population(model, {"a": Spec(3)}).modules if "h.1." in n
     } == {
         "attn.c_attn",
         "attn.c_proj",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -26,7 +26,7 @@ from comas.seams import (
     Weights,
     always,
 )
-from comas.sync import quiet
+from comas.sync import Gathered
 
 LEAVE = 0.9
 """Fraction of live rows below which finished rows are dropped when no request waits (cheap: those
@@ -50,43 +50,27 @@ class Batcher(Generic[Asked, Answer]):
     def __init__(
         self,
         generate: Callable[[Sequence[Asked], Wanted], list[Answer]],
-        worker: Executor | None = None,
+        worker: Executor,
     ) -> None:
         """`generate(requests, wanted)` -> one answer per request. `wanted()` returning False means
         that all callers were cancelled: stop early and return partial answers.
 
-        `worker` has one thread; without one the batcher has its own.
+        `worker` has one thread.
         """
         self._generate = generate
-        self._own = None if worker else ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.worker = worker or self._own
-        """The one thread: another batcher of the same engine takes it as its own `worker`."""
-        self._pending: list[tuple[Asked, asyncio.Future[Answer]]] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._worker = worker
+        self._pending = Gathered(self._answer)
 
     async def __call__(self, request: Asked) -> Answer:
         """Wait for the answer to one request."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._pending.append((request, future))
-        if self._flusher is None or self._flusher.done():
-            self._flusher = loop.create_task(self._flush())
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._pending.add((request, future))
         return await future
 
-    def close(self) -> None:
-        """End its own thread, where it has one."""
-        if self._own is not None:
-            self._own.shutdown(wait=True)
-
-    async def _flush(self) -> None:
-        while self._pending:
-            await quiet(lambda: len(self._pending))
-            batch = [(r, f) for r, f in self._pending if not f.done()]
-            self._pending = []
-            if batch:
-                await self._answer(batch)
-
-    async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _answer(self, asked: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        batch = [(request, future) for request, future in asked if not future.done()]
+        if not batch:
+            return
         requests = [request for request, _ in batch]
 
         def wanted() -> bool:
@@ -94,7 +78,7 @@ class Batcher(Generic[Asked, Answer]):
 
         loop = asyncio.get_running_loop()
         try:
-            done = await loop.run_in_executor(self.worker, self._generate, requests, wanted)
+            done = await loop.run_in_executor(self._worker, self._generate, requests, wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait
             for _, future in batch:
                 if not future.done():
@@ -119,8 +103,10 @@ class BatchedEngine(ABC):
         self.end_ids = np.array(sorted(plan.end_ids))
         self.policies = sorted(policies)
         self.versions = dict.fromkeys(self.policies, 0)
-        self._sampling = Batcher(self.generate, plan.worker)
-        self._weighing = Batcher(self.weigh_all, self._sampling.worker)
+        self._worker = plan.worker or ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._ends_worker = plan.worker is None
+        self._sampling = Batcher(self.generate, self._worker)
+        self._weighing = Batcher(self.weigh_all, self._worker)
 
     async def sample(self, request: Request) -> Generation:
         """One reply, decoded together with whatever else is asked for at the time."""
@@ -140,7 +126,10 @@ class BatchedEngine(ABC):
         places = self._by_policy(requests)
         for request in requests:
             self._check_room(len(request.prompt_ids) + request.sampling.max_tokens, "its reply")
-        return self._generate(requests, places, wanted)
+        done: dict[int, Generation] = {}
+        for order, generations in self._generate(requests, places, wanted):
+            done.update(zip(order, generations, strict=True))
+        return [done[place] for place in range(len(requests))]
 
     @torch.no_grad()
     def weigh_all(
@@ -167,7 +156,8 @@ class BatchedEngine(ABC):
 
     def close(self) -> None:
         """End the thread where it is the engine's own."""
-        self._sampling.close()
+        if self._ends_worker:
+            self._worker.shutdown(wait=True)
 
     def _by_policy(self, requests: Sequence[Request | Weighing]) -> Places:
         """Find the places of each policy's requests; KeyError for a policy that is not here."""
@@ -193,14 +183,16 @@ class BatchedEngine(ABC):
     @abstractmethod
     def _generate(
         self, requests: Sequence[Request], places: Places, wanted: Wanted
-    ) -> list[Generation]:
-        """`generate`; `places` are those of each policy's requests."""
+    ) -> Iterator[tuple[Sequence[int], Sequence[Generation]]]:
+        """Places of some requests and their generations, until all have had their turn; `places`
+        are those of each policy's requests.
+        """
 
     @abstractmethod
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
     ) -> list[list[np.ndarray]]:
-        """`weigh_all`; likewise."""
+        """`weigh_all`; `places` are those of each policy's weighings."""
 
     @abstractmethod
     def _publish(self, policy: str, weights: Weights, version: int) -> None:

@@ -56,6 +56,8 @@ can do that.
 """
 
 
+REFUSALS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What templates raise where they take no such messages, themselves or by mistake."""
 Shape = tuple[tuple[str, ...], str | None]
 """Of a prompt: the roles of its messages, and the tools that it shows, as JSON."""
 
@@ -302,24 +304,16 @@ class Chat:
         self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None, asking: bool
     ) -> str:
         """What the template makes of messages; UserMistake where it refuses them."""
-        shown = {} if tools is None else {"tools": tools}
         try:
             return self.tokenizer.apply_chat_template(
                 messages,
+                tools=tools,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=asking,
-                **shown,
                 **self._facts,
             )
-        except (
-            TemplateError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except REFUSALS as error:
             roles = ", ".join(str(message["role"]) for message in messages)
             raise UserMistake(f"{self._name} refuses messages of {roles}: {error}") from error
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from comas.seams import Generation, Request, Weighing, in_float64
-from comas.types import Meter
+from comas.types import Meter, Sampling
 
 
 def uniforms(seeds: list[int], count: int) -> np.ndarray:
@@ -229,11 +229,11 @@ class Tape:
         ]
 
 
-Prompt = tuple[str, np.ndarray]
-"""Policy and token ids."""
-Behind = Callable[[Sequence[Prompt]], Iterable[tuple[Sequence[int], Tensor]]]
-"""`behind(prompts)` -> places of some prompts and the logits behind each of them, (N, V), until all
-have had their turn.
+READ = Sampling(max_tokens=1)
+"""Of a prompt behind which nothing is drawn."""
+Behind = Callable[[Sequence[Request]], Iterable[tuple[Sequence[int], Tensor]]]
+"""`behind(requests)` -> places of some requests and the logits behind each prompt, (N, V), until
+all have had their turn.
 """
 Cell = tuple[int, int, int]
 """Of a result: the number of the weighing, of its choice, of the choice's token."""
@@ -247,7 +247,7 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
     A choice of k tokens needs the logits behind the prompt and behind its own first k - 1 tokens;
     what choices share is asked for once, so that choices of one token each cost one prompt.
     """
-    prompts: list[Prompt] = []
+    prompts: list[Request] = []
     wanted: list[list[Cell]] = []
     """Per prompt, whose tokens are read off the logits behind it."""
     place_of: dict[tuple[str, bytes], int] = {}
@@ -257,7 +257,7 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
                 ids = np.concatenate([weighing.prompt_ids, choice[:t]])
                 place = place_of.setdefault((weighing.policy, ids.tobytes()), len(prompts))
                 if place == len(prompts):
-                    prompts.append((weighing.policy, ids))
+                    prompts.append(Request(weighing.policy, ids, READ, 0))
                     wanted.append([])
                 wanted[place].append((number, which, t))
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]

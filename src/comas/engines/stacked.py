@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from comas.engines.batcher import LEAVE, BatchedEngine, Places, Wanted, moved
-from comas.engines.sampling import Prompt, Tape, weigh_all
+from comas.engines.sampling import Tape, weigh_all
 from comas.seams import (
     Adapter,
     CausalLM,
@@ -34,7 +34,7 @@ from comas.seams import (
     Weighing,
     Weights,
 )
-from comas.types import Sampling, UserMistake
+from comas.types import UserMistake
 
 SMALL = 4_000_000
 """Parameters per model above which stacking was not measured to pay."""
@@ -47,8 +47,8 @@ WHOLE: Parts = ((slice(None), 0),)
 
 
 def can_stack(models: list) -> bool:
-    """Whether these Hugging Face models are small plain Llamas of one shape, which also count
-    alike.
+    """Whether these Hugging Face models are small plain Llamas of one shape on a CPU, which also
+    count alike.
     """
     if not all(map(_plain, models)):
         return False
@@ -62,21 +62,14 @@ def _plain(model: Any) -> bool:
     config = model.config
     return (
         config.model_type == "llama"
+        and model.device.type == "cpu"
         and not config.attention_bias
         and not config.mlp_bias
         and config.hidden_act == "silu"
-        and _rope(config).get("rope_type", "default") == "default"
+        and config.rope_parameters["rope_type"] == "default"
         # there are no complex numbers of 16-bit halves
         and model.dtype in (torch.float32, torch.float64)
     )
-
-
-def _rope(config: Any) -> Mapping[str, Any]:
-    return getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-
-
-def _theta(config: Any) -> float:
-    return _rope(config).get("rope_theta") or config.rope_theta
 
 
 def _facts(model: Any) -> tuple[Any, ...]:
@@ -84,7 +77,7 @@ def _facts(model: Any) -> tuple[Any, ...]:
     config = model.config
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    return shapes, *heads, config.rms_norm_eps, _theta(config)
+    return shapes, *heads, config.rms_norm_eps, config.rope_parameters["rope_theta"]
 
 
 def _rows(state: Mapping[str, torch.Tensor], *layers: str) -> torch.Tensor:
@@ -105,7 +98,7 @@ class StackedLlama:
         """
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
-        self.width = config.head_dim or config.hidden_size // self.heads
+        self.width = config.head_dim
         self.depth = config.num_hidden_layers
         self.dtype: torch.dtype = states[0]["lm_head.weight"].dtype
         self.vocab, self.size = states[0][EMBEDDING].shape
@@ -121,7 +114,7 @@ class StackedLlama:
         smallest = math.sqrt(config.rms_norm_eps * config.hidden_size)
         self.floor = torch.tensor(smallest, dtype=self.dtype)
         powers = torch.arange(0, self.width, 2, dtype=torch.float32) / self.width
-        inverse = 1.0 / _theta(config) ** powers
+        inverse = 1.0 / config.rope_parameters["rope_theta"] ** powers
         angle = torch.arange(context, dtype=torch.float32)[:, None] * inverse
         self.turns = torch.complex(angle.cos().to(self.dtype), angle.sin().to(self.dtype))
         """Complex numbers that turn queries and keys, (context, width / 2)."""
@@ -272,8 +265,6 @@ SLOTS = 16
 """Rows whose padding differs by fewer slots are read together."""
 PART = 16
 """Rows below which dividing a pass is not worth its calls, as measured."""
-_READS = Sampling(max_tokens=1)
-"""Of prompts behind which nothing is drawn."""
 
 
 def _model_of(weights: Weights) -> CausalLM:
@@ -283,9 +274,7 @@ def _model_of(weights: Weights) -> CausalLM:
 
 def serves(models: Mapping[str, Weights]) -> bool:
     """Whether these are small plain Llamas of one shape on a CPU."""
-    found = {id(model): model for model in map(_model_of, models.values())}
-    different = list(found.values())
-    return all(model.device.type == "cpu" for model in different) and can_stack(different)
+    return can_stack(list(map(_model_of, models.values())))
 
 
 def state_of(policy: str, weights: Weights) -> Mapping[str, torch.Tensor]:
@@ -328,32 +317,26 @@ class StackedEngine(BatchedEngine):
 
     def _generate(
         self, requests: Sequence[Request], places: Places, wanted: Wanted
-    ) -> list[Generation]:
-        done: dict[int, Generation] = {}
-        for columns in self._grids(places, requests):
-            order = [place for column in columns for place in column]
-            heights = list(map(len, columns))
-            grid = _Grid(self, [requests[place] for place in order], heights)
-            done.update(zip(order, grid.decode(wanted), strict=True))
-        return [done[place] for place in range(len(requests))]
+    ) -> Iterator[tuple[list[int], list[Generation]]]:
+        for order, grid in self._grids(requests, places):
+            yield order, grid.decode(wanted)
 
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
     ) -> list[list[np.ndarray]]:
         return weigh_all(weighings, self._behind)
 
-    def _behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Places of prompts and the logits behind each, grid by grid."""
-        reads = [Request(policy, ids, _READS, 0) for policy, ids in prompts]
-        for columns in self._grids(self._by_policy(reads), reads):
-            order = [place for column in columns for place in column]
-            grid = _Grid(self, [reads[place] for place in order], list(map(len, columns)))
+    def _behind(self, requests: Sequence[Request]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Places of requests and the logits behind each prompt, grid by grid."""
+        for order, grid in self._grids(requests, self._by_policy(requests)):
             rows_N = grid.rows_PB.reshape(-1)
             logits_NV = grid.read_prompts().reshape(len(rows_N), -1)
             yield order, logits_NV[torch.from_numpy(np.flatnonzero(rows_N >= 0))]
 
-    def _grids(self, places: Places, requests: Sequence[Request]) -> list[list[list[int]]]:
-        """Grids of at most `max_rows` rows, each as places of requests per policy.
+    def _grids(
+        self, requests: Sequence[Request], places: Places
+    ) -> Iterator[tuple[list[int], _Grid]]:
+        """Grids of at most `max_rows` rows, each with the places of its requests.
 
         Neighbours have prompts of similar length, so that what is in front of the shorter ones need
         not be read.
@@ -365,7 +348,10 @@ class StackedEngine(BatchedEngine):
         columns = [sorted(column, key=prompt_tokens) for column in places.values()]
         height = max(1, self.max_rows // len(columns))
         longest = max(map(len, columns))
-        return [[c[i : i + height] for c in columns] for i in range(0, longest, height)]
+        for first in range(0, longest, height):
+            parts = [column[first : first + height] for column in columns]
+            order = [place for part in parts for place in part]
+            yield order, _Grid(self, [requests[place] for place in order], list(map(len, parts)))
 
 
 class _Grid:

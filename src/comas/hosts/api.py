@@ -23,7 +23,6 @@ from comas.game.agent import derive_seed
 from comas.game.weighing import said_of
 from comas.hosts.endpoint import (
     Ledger,
-    NotReached,
     Refused,
     Said,
     Server,
@@ -260,8 +259,7 @@ class ApiHost:
                 if trouble.after:  # it says itself when it will be there
                     patience = max(patience, min(trouble.after, LONGEST) + 1.0)
                 repeated = isinstance(trouble, Unusable) and str(trouble) in seen
-                hopeless = repeated or (isinstance(trouble, NotReached) and trouble.nowhere)
-                if hopeless or time.monotonic() - began + pause > patience:
+                if repeated or trouble.nowhere or time.monotonic() - began + pause > patience:
                     self.events["given up"] += 1
                     remedy = (
                         f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
@@ -287,7 +285,8 @@ class ApiHost:
         """
         async with self._room:
             with self.busy:
-                for attempt in range(self.config.retries + 1):
+                attempt = 0
+                while True:
                     self.ledger.check_budget()  # a try that came to nothing may have been billed
                     try:
                         return await self.server.post(body)
@@ -300,7 +299,7 @@ class ApiHost:
                             self.events["given up"] += 1
                             raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
                         await asyncio.sleep(self._pause(seed, attempt, trouble))
-        raise AssertionError("the last try returns or raises")
+                        attempt += 1
 
     def _pause(self, seed: int, attempt: int, trouble: Trouble) -> float:
         """Doubled each time, and somewhere between half and all of that, as the request's own seed

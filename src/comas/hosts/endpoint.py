@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from pydantic import SecretStr
@@ -36,12 +36,18 @@ _MARK = re.compile("</?think>")
 
 
 class Trouble(Exception):
-    """A request that may succeed if it is made again; `kind` is what it counts as."""
+    """A request that may succeed if it is made again."""
 
-    def __init__(self, kind: str, said: str, after: float | None = None) -> None:
+    def __init__(
+        self, kind: str, said: str, after: float | None = None, *, nowhere: bool = False
+    ) -> None:
+        """`kind` is what it counts as; `after` the seconds that the server asks to wait; `nowhere`:
+        there is no machine of that name.
+        """
         super().__init__(said)
         self.kind = kind
         self.after = after
+        self.nowhere = nowhere
 
 
 @dataclass(frozen=True)
@@ -87,24 +93,24 @@ class Said:
 def read_said(data: bytes) -> Said:
     """A chat completion; whatever is not one is `Unusable`."""
     try:
-        found = json.loads(data)
+        body: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Unusable(
             f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)"
         ) from None
-    body = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    body = body if isinstance(body, dict) else {}
     usage = _usage(body.get("usage"))
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise Unusable(f"the answer has no choices: {words_of(data)[0]}", usage)
-    choice = cast("dict[str, Any]", choices[0])
-    reason = choice.get("finish_reason")
+    match body.get("choices"):
+        case [dict(choice), *_]:
+            reason = choice.get("finish_reason")
+        case _:
+            raise Unusable(f"the answer has no choices: {words_of(data)[0]}", usage)
     if reason in FAILED:
         raise Unusable(f"the server ended its answer with {reason!r}", usage, kind="broken off")
     message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else False
-    if not isinstance(message, dict) or not isinstance(content, str | None):
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
         raise Unusable("the answer has no message of text", usage)
+    content = message.get("content")
     if not content and isinstance(refusal := message.get("refusal"), str):
         content = refusal
     text, thoughts_within = split_thoughts(content or "")
@@ -140,7 +146,7 @@ def split_thoughts(content: str) -> tuple[str, str]:
 
 def _usage(usage: Any) -> Usage:
     """The numbers of `usage`; None where one is none, and of a prompt of no token."""
-    table = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
+    table: Any = usage if isinstance(usage, dict) else {}
     counts = [table.get(name) for name in ("prompt_tokens", "completion_tokens")]
     prompt, made = (n if type(n) is int and 0 <= n <= MOST else None for n in counts)
     return Usage(prompt or None, made)
@@ -248,25 +254,20 @@ class Ledger:
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
         money = self.money(used)
         money = None if money is None else money + self.elsewhere[1]
-        budgets = {
-            "budget_tokens": (self.config.budget_tokens, tokens),
-            "budget_money": (self.config.budget_money, money),
-        }
-        for name, (budget, amount) in budgets.items():
-            if budget is None or amount is None:
+        for name, amount in (("budget_tokens", tokens), ("budget_money", money)):
+            budget = getattr(self.config, name)
+            if budget is None or amount is None or amount < budget:
                 continue
             key = f"hosts.{self.host}.{name}"
-            if amount >= budget:
-                cost = "" if money is None else f" at a cost of {money:.4f}"
-                if self.unsettled:
-                    most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
-                    requests = f"{self.unsettled['requests']} requests that were not answered"
-                    cost += f" (up to {most} of them by {requests})"
-                raise BudgetSpent(
-                    f"host {self.host}: its budget is spent: {tokens}"
-                    f" tokens{cost}, and {key} is {budget:g}; raise"
-                    f" it{self.work.going_on(f'{key}=NUMBER')}"
-                )
+            cost = "" if money is None else f" at a cost of {money:.4f}"
+            if self.unsettled:
+                most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
+                requests = f"{self.unsettled['requests']} requests that were not answered"
+                cost += f" (up to {most} of them by {requests})"
+            raise BudgetSpent(
+                f"host {self.host}: its budget is spent: {tokens} tokens{cost}, and {key} is"
+                f" {budget:g}; raise it{self.work.going_on(f'{key}=NUMBER')}"
+            )
 
     def out_of_credit(self, told: str) -> BudgetSpent:
         """What was paid for at the server is used up: waiting does not help, and what has been
@@ -305,15 +306,12 @@ class Ledger:
 
     def restore(self, account: Mapping[str, Any]) -> None:
         """The inverse of `account`."""
-        counted = ("requests", "prompt_tokens", "tokens")
-        unsettled = account.get("unsettled", {}).items()
-        for counter, kept in (
-            (self.spent, account["spent"]),
-            (self.events, account["events"]),
-            (self.unsettled, {key: count for key, count in unsettled if key in counted}),
-        ):
+        unsettled = {**account.get("unsettled", {})}
+        unsettled.pop("money", None)
+        kept = account["spent"], account["events"], unsettled
+        for counter, counts in zip((self.spent, self.events, self.unsettled), kept, strict=True):
             counter.clear()
-            counter.update(kept)
+            counter.update(counts)
 
 
 PATH = "/chat/completions"
@@ -329,14 +327,6 @@ GIVEN_UP = (502, 504, 524)
 ROOM = "max_tokens"
 NEWER_ROOM = "max_completion_tokens"
 """What newer models of OpenAI call the room of a reply; most other servers know the first alone."""
-
-
-class NotReached(Trouble):
-    """A request that never got to a server; `nowhere`: because there is no machine of that name."""
-
-    def __init__(self, said: str, nowhere: bool) -> None:
-        super().__init__("no connection", said)
-        self.nowhere = nowhere
 
 
 class Refused(HostFailure):
@@ -455,21 +445,10 @@ class Server:
         """Status, headers and body of what is answered; where nobody tells what a request has cost,
         what it may have cost is counted.
         """
-        sent = _as_json(body)
-        try:
-            status, headers, data = await self._send(sent)
-        except (UserMistake, NotReached):
-            raise
-        except BaseException:  # also where nobody waits for it any more
-            self.ledger.count_unsettled(len(sent), room)
-            raise
-        if status in GIVEN_UP:
-            self.ledger.count_unsettled(len(sent), room)
-        return status, headers, data
-
-    async def _send(self, sent: bytes) -> tuple[int, Mapping[str, str], bytes]:
         import httpx
 
+        sent = _as_json(body)
+        is_settled = False  # nor is it where nobody waits for it any more
         headers = {"Content-Type": "application/json"}
         asking = self.client.stream("POST", self.url, content=sent, headers=headers)
         data = bytearray()
@@ -481,16 +460,20 @@ class Server:
                         self.ledger.events["too large"] += 1
                         self.ledger.events["given up"] += 1
                         raise HostFailure(f"reply too large: more than {LARGEST} bytes")
+            is_settled = response.status_code not in GIVEN_UP
+            return response.status_code, response.headers, bytes(data)
         except TimeoutError:
             limit = f"{self.config.timeout:g} seconds (hosts.{self.host}.timeout)"
             raise Trouble("timeout", f"no whole answer within {limit}") from None
         except (ValueError, OverflowError, ExceptionGroup) as error:
             # what the look-up of names and ports raises for what can be written, and is none
+            is_settled = True
             raise UserMistake(
                 f"host {self.host}: {self.url} cannot be reached ({type(error).__name__}): check"
                 f" hosts.{self.host}.api{through_proxies()}"
             ) from None
         except httpx.RequestError as error:
+            is_settled = isinstance(error, httpx.ConnectError)
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 self.ledger.events["certificate"] += 1
                 raise UserMistake(
@@ -498,10 +481,11 @@ class Server:
                     " authority in SSL_CERT_FILE"
                 ) from None
             told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
-            if isinstance(error, httpx.ConnectError):
-                raise NotReached(told, _is_unknown_name(error)) from None
-            raise Trouble("broken off", told) from None
-        return response.status_code, response.headers, bytes(data)
+            kind = "no connection" if is_settled else "broken off"
+            raise Trouble(kind, told, nowhere=_is_unknown_name(error)) from None
+        finally:
+            if not is_settled:
+                self.ledger.count_unsettled(len(sent), room)
 
     def _read(self, sent: Mapping[str, Any], room: int, data: bytes) -> Said:
         """What a 2xx says; whatever comes of it, what it has cost is counted."""
@@ -537,11 +521,9 @@ class Server:
                 " names the proxy"
             )
         if status in (401, 403):
-            key = (
-                f"the key in the environment variable {self.config.key_env}"
-                if self.config.key_env
-                else "no key was sent"
-            )
+            key = "no key was sent"
+            if self.config.key_env:
+                key = f"the key in the environment variable {self.config.key_env}"
             return UserMistake(f"host {self.host}: {told}; check hosts.{self.host}.key_env ({key})")
         if status == 404 or status < 400:
             names = ", ".join(self.models)

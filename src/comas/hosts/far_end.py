@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from comas.sync import quiet
+from comas.sync import Gathered
 from comas.types import Host, HostFailure, Learned, Meter, Method, Payoff
 
 QUIET = 4
@@ -125,8 +125,8 @@ class FarEnd:
         self._host: Host | None = None
         self._method: Method | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._answers: list[Answer] = []
-        self._sender: asyncio.Task[None] | None = None
+        # an engine gives the answers of a batch in one turn of the loop
+        self._answers = Gathered(self._answer, QUIET)
         self._over = threading.Event()
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
@@ -146,7 +146,14 @@ class FarEnd:
 
     def forward_warnings(self) -> None:
         """Tell the near end of what is warned of in this process, which is the far end's own."""
-        logging.getLogger().addHandler(_Forward(self))
+        handler = logging.Handler(logging.WARNING)
+
+        def emit(record: logging.LogRecord) -> None:
+            logged = record.levelno, handler.format(record)
+            self._send(pickle.dumps(Out(logged=logged), protocol=5))
+
+        handler.emit = emit
+        logging.getLogger().addHandler(handler)
         logging.captureWarnings(True)
 
     def receive(self, frame: bytes) -> None:
@@ -164,10 +171,6 @@ class FarEnd:
         if self._host is not None:
             self._host.close()
 
-    def log(self, level: int, text: str) -> None:
-        """Tell the near end what was logged here."""
-        self._send(pickle.dumps(Out(logged=(level, text)), protocol=5))
-
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
         own = {"learn": self.learn, "sees": self.sees}
         try:
@@ -181,9 +184,7 @@ class FarEnd:
             answer = number, False, portable(error)
         finally:
             del self._tasks[number]
-        self._answers.append(answer)
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send_when_quiet())
+        self._answers.add(answer)
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         """Take one step by the method that was shipped."""
@@ -195,11 +196,7 @@ class FarEnd:
         """Whether there is such a file or folder on this machine."""
         return await asyncio.to_thread(place.exists)
 
-    async def _send_when_quiet(self) -> None:
-        """Send all answers of a batch at once: an engine gives them in one turn of the loop."""
-        await quiet(lambda: len(self._answers), QUIET)
-        answers = self._answers
-        self._answers = []
+    async def _answer(self, answers: Sequence[Answer]) -> None:
         self._tell(answers)
 
     def _tell(self, answers: Sequence[Answer]) -> None:
@@ -222,17 +219,6 @@ class FarEnd:
         """Show that this process runs, also while it loads, learns or samples."""
         while not self._over.wait(PULSE):
             self._send(pickle.dumps(Out(state=self._state()), protocol=5))
-
-
-class _Forward(logging.Handler):
-    """Sends warnings of this process over the line."""
-
-    def __init__(self, end: FarEnd) -> None:
-        super().__init__(logging.WARNING)
-        self._end = end
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._end.log(record.levelno, self.format(record))
 
 
 def portable(error: BaseException) -> BaseException:

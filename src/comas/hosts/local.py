@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,6 +90,7 @@ class LocalHost:
         self.chat = chat
         self.engine = engine
         self.learner = learner
+        self.learns = learner is not None
         self.context = context
         self.device = device
         self.dtype = dtype
@@ -109,11 +110,6 @@ class LocalHost:
         one counts.
         """
         self._worker = worker or ThreadPoolExecutor(1, thread_name_prefix=f"host-{name}")
-
-    @property
-    def learns(self) -> bool:
-        """Whether it was made with a learner."""
-        return self.learner is not None
 
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
@@ -137,31 +133,22 @@ class LocalHost:
             )
         self._check_kept(ask)
         request = Request(ask.policy, self.chat.encode(ask.messages), sampling, ask.seed)
-        remedy = (
-            "lower {host}.max_rows or {host}.context"
-            + f" (now {self.context}), or have fewer agents"
-        )
-        done = await self._answered(
-            f"sampling on {self.device}", remedy, lambda: self.engine.sample(request)
-        )
+        done = await self._answered("sampling", lambda: self.engine.sample(request))
         if not self.engine.facts.counts:
             self.meter.replies += 1
             self.meter.tokens += len(done.token_ids)
-        if not np.isfinite(done.logprobs).all():
-            raise self._broken(ask)
-        self._file(ask, sampling.temperature, request.prompt_ids, done.token_ids, done.logprobs)
+        self._check_finite(ask, done.logprobs)
         opened = self.chat.opens(ask.messages)
         text, thoughts = self.chat.decode(done.token_ids, done.finished, opened)
-        return Reply(
-            text,
-            done.finished,
-            self.versions[ask.policy],
-            len(request.prompt_ids),
-            len(done.token_ids),
-            float(done.logprobs.sum(dtype=np.float64)),
-            done.seconds,
-            done.margin,
-            thoughts,
+        reply = self._filed(
+            ask, text, request.prompt_ids, done.token_ids, done.logprobs, sampling.temperature
+        )
+        return replace(
+            reply,
+            finished=done.finished,
+            seconds=done.seconds,
+            margin=done.margin,
+            thoughts=thoughts,
         )
 
     async def tell(self, ask: Ask, text: str) -> Reply:
@@ -176,9 +163,7 @@ class LocalHost:
                 f" the context of {self.name}/{ask.policy} has {self.context}: shorten it or leave"
                 f" it out, or raise hosts.{self.name}.context where the base has room"
             )
-        self._file(ask, 1.0, prompt_ids, reply_ids)
-        version = self.versions[ask.policy]
-        return Reply(text, True, version, len(prompt_ids), len(reply_ids), 0.0, 0.0)
+        return self._filed(ask, text, prompt_ids, reply_ids)
 
     async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Return the log-probs of these choices; with `keep` the tokens of the one that is drawn
@@ -202,37 +187,23 @@ class LocalHost:
                 f" raise hosts.{self.name}.context where the base has room"
             )
         began = time.perf_counter()
-        remedy = "lower {host}.max_rows or {host}.context" + f" (now {self.context})"
-        logprobs = await self._answered(
-            f"weighing on {self.device}",
-            remedy,
-            lambda: self.engine.weigh(Weighing(ask.policy, prompt_ids, spelt)),
-        )
+        weighing = Weighing(ask.policy, prompt_ids, spelt)
+        logprobs = await self._answered("weighing", lambda: self.engine.weigh(weighing))
         weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
-        if not np.isfinite(weights).all():
-            raise self._broken(ask)
+        self._check_finite(ask, weights)
         chosen, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         self.meter.replies += 1
         self.meter.tokens += len(spelt[chosen])
-        self._file(ask, 1.0, prompt_ids, spelt[chosen], logprobs[chosen])
-        return Reply(
-            choices[chosen],
-            True,
-            self.versions[ask.policy],
-            len(prompt_ids),
-            len(spelt[chosen]),
-            weights[chosen],
-            time.perf_counter() - began,
-            margin,
-            weights=weights,
-        )
+        reply = self._filed(ask, choices[chosen], prompt_ids, spelt[chosen], logprobs[chosen])
+        return replace(reply, seconds=time.perf_counter() - began, margin=margin, weights=weights)
 
-    def _broken(self, ask: Ask) -> UserMistake:
-        """What is said of weights that give no probabilities."""
-        return UserMistake(
-            f"turn {ask.turn}: the probabilities of policy {self.name}/{ask.policy} are not finite:"
-            " the weights of its base are broken, or too large for their dtype"
-        )
+    def _check_finite(self, ask: Ask, logprobs: np.ndarray | Sequence[float]) -> None:
+        """Refuse weights that give no probabilities."""
+        if not np.isfinite(logprobs).all():
+            raise UserMistake(
+                f"turn {ask.turn}: the probabilities of policy {self.name}/{ask.policy} are not"
+                " finite: the weights of its base are broken, or too large for their dtype"
+            )
 
     def calls(self, policy: str) -> Calls | None:
         """How the chat template of all policies writes calls of tools."""
@@ -249,32 +220,40 @@ class LocalHost:
         if ask.keep:
             self._trained(f"nothing is kept for learning of turn {ask.turn}")
 
-    def _file(
+    def _filed(
         self,
         ask: Ask,
-        temperature: float,
+        text: str,
         prompt_ids: np.ndarray,
         reply_ids: np.ndarray,
         logprobs: np.ndarray | None = None,
-    ) -> None:
-        """File a row of T = prompt + reply tokens, not yet paid, if the turn is kept; `logprobs`
-        are the engine's of the reply, None where no engine read it.
+        temperature: float = 1.0,
+    ) -> Reply:
+        """A finished reply of these tokens. If the turn is kept, a row of T = prompt + reply
+        tokens is filed, not yet paid; `logprobs` are the engine's of the reply, None where no
+        engine read it.
         """
-        if not ask.keep:
-            return
-        ids_T = np.concatenate([prompt_ids, reply_ids])
-        mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
-        row = Row(ask.turn, ask.role, temperature, ids_T, mask_T, np.zeros(len(ids_T), np.float32))
-        if logprobs is not None:
-            unread = np.zeros(len(prompt_ids), np.float32)
-            row.sampled_logprobs_T = np.concatenate([unread, logprobs])
-        self._buffer[ask.policy][ask.turn] = row
+        if ask.keep:
+            ids_T = np.concatenate([prompt_ids, reply_ids])
+            mask_T = np.arange(len(ids_T)) >= len(prompt_ids)
+            unread_T = np.zeros(len(ids_T), np.float32)
+            row = Row(ask.turn, ask.role, temperature, ids_T, mask_T, unread_T)
+            if logprobs is not None:
+                row.sampled_logprobs_T = np.concatenate([unread_T[~mask_T], logprobs])
+            self._buffer[ask.policy][ask.turn] = row
+        logprob = 0.0 if logprobs is None else float(logprobs.sum(dtype=np.float64))
+        version = self.versions[ask.policy]
+        return Reply(text, True, version, len(prompt_ids), len(reply_ids), logprob, 0.0)
 
-    async def _answered(self, doing: str, remedy: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _answered(self, doing: str, ask: Callable[[], Awaitable[T]]) -> T:
         """What the engine answers; where memory is too small for the rows that it decodes at once,
         they are halved, once, and all of them are asked again.
         """
-        with self.busy, in_memory(self.name, doing, remedy):
+        host = f"hosts.{self.name}"
+        remedy = (
+            f"lower {host}.max_rows or {host}.context (now {self.context}), or have fewer agents"
+        )
+        with self.busy, in_memory(self.name, f"{doing} on {self.device}", remedy):
             engine: Any = self.engine
             most: int = getattr(engine, "max_rows", 1)
             try:
@@ -329,9 +308,10 @@ class LocalHost:
     ) -> dict[str, dict[str, float]]:
         assert self.learner is not None
         began = time.perf_counter()
+        host = f"hosts.{self.name}"
         remedy = (
-            "lower {host}.tokens_per_pass or {host}.context"
-            + f" (now {self.context}), set {{host}}.checkpointing=true, or have fewer agents"
+            f"lower {host}.tokens_per_pass or {host}.context (now {self.context}), set"
+            f" {host}.checkpointing=true, or have fewer agents"
         )
         self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
         if isinstance(self.engine, Sleeper):
@@ -422,9 +402,7 @@ class LocalHost:
 
 @contextmanager
 def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
-    """Tell of memory that runs out in here in one line that says which keys of the host help;
-    `remedy` may name them as `{host}.context`.
-    """
+    """Tell of memory that runs out in here in one line; `remedy` says which keys help."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -432,9 +410,7 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())[:120]
         said = f" ({reason})" if reason else ""
-        raise UserMistake(
-            f"host {host}: out of memory while {doing}{said}: {remedy.format(host=f'hosts.{host}')}"
-        ) from error
+        raise UserMistake(f"host {host}: out of memory while {doing}{said}: {remedy}") from error
 
 
 def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -460,7 +436,7 @@ def build(plan: HostPlan[Table]) -> LocalHost:
     own: what learns is loaded in float32, and copied where the table's dtype is another; what only
     samples is loaded in that dtype, once.
     """
-    remedy = "have fewer agents, set {host}.learner=adapters, or take a smaller base"
+    remedy = f"have fewer agents, set hosts.{plan.name}.learner=adapters, or take a smaller base"
     with in_memory(plan.name, "loading", remedy), uncollected():
         return _build(plan)
 
@@ -479,31 +455,31 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         return_large_blocks()  # memory is kept compact from then on
     meter = Meter()
     learner: Learner | None = None
+    population = None
     with in_turn(place.type):
         if plan.under is not None:
             population, tokenizer, ends = load_population(
                 plan.policies, plan.under, place, kind, trusted, plan.shapes or {}, plan.seed
             )
-            models = [population.model]
+            models = {plan.under: population.model}
             weights = dict.fromkeys(population.policies, Adapter(population))
-            pad_id = _padding(tokenizer, ends, models)
-            if method is not None:
-                origin = str(population.model.config.name_or_path)
-                learner = AdapterLearner(
-                    population, plan.recipe, method, pad_id, origin, meter=meter
-                )
-                # new adapters differ in their random half
-                for earlier, lag in plan.lags.items():
-                    learner.copy(lag.policy, earlier)
         else:
             stored = kind if method is None else None
-            loaded, tokenizer, ends = load_models(plan.policies, place, stored, trusted)
-            models = list(loaded.values())
-            weights = {policy: WholeModel(model) for policy, model in loaded.items()}
-            pad_id = _padding(tokenizer, ends, models)
-            if method is not None:
-                learner = FullLearner(loaded, plan.recipe, method, pad_id, kind, meter=meter)
-    context = min(context_of(model, table.context, plan.name) for model in models)
+            models, tokenizer, ends = load_models(plan.policies, place, stored, trusted)
+            weights = {policy: WholeModel(model) for policy, model in models.items()}
+        known = min(len(model.get_input_embeddings().weight) for model in models.values())
+        # what padding says is read by nobody
+        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+        pad_id = pad_id if pad_id < known else 0  # it was added to the tokenizer alone
+        if method is not None and population is not None:
+            origin = str(population.model.config.name_or_path)
+            learner = AdapterLearner(population, plan.recipe, method, pad_id, origin, meter=meter)
+            # new adapters differ in their random half
+            for earlier, lag in plan.lags.items():
+                learner.copy(lag.policy, earlier)
+        elif method is not None:
+            learner = FullLearner(models, plan.recipe, method, pad_id, kind, meter=meter)
+    context = min(context_of(model, table.context, plan.name) for model in models.values())
     worker = own_thread(f"host-{plan.name}", place.type)
     engine_plan = EnginePlan(
         end_ids=ends,
@@ -522,7 +498,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     except BaseException:
         worker.shutdown()
         raise
-    chat = Chat(tokenizer, ends, table.thinking, _embeddings(models))
+    chat = Chat(tokenizer, ends, table.thinking, known)
     if token := chat.unheard_end():
         LOG.warning(
             "hosts.%s: the chat template of %r ends replies with %s, which is not an end token of"
@@ -555,16 +531,3 @@ def make_local_host(name: str, bases: Mapping[str, str], **keys: Any) -> LocalHo
     planned = {key: value for key, value in keys.items() if key in of_plan}
     table = Table(**{key: value for key, value in keys.items() if key not in of_plan})
     return build(HostPlan(name=name, table=table, policies=bases, **planned))
-
-
-def _embeddings(models: list[Any]) -> int:
-    """Number of ids that every model can read."""
-    return min(len(model.get_input_embeddings().weight) for model in models)
-
-
-def _padding(tokenizer: Any, ends: list[int], models: list[Any]) -> int:
-    """Id of the padding; 0 where it was added to the tokenizer and not to the model: what padding
-    says is read by nobody.
-    """
-    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-    return pad_id if pad_id < _embeddings(models) else 0

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.hosts.far_end import Answer, Line, Out, State
-from comas.sync import quiet
+from comas.sync import Gathered
 from comas.types import (
     Account,
     Ask,
@@ -65,6 +65,7 @@ class RemoteHost:
         self.patience = patience
         self.device = device
         self.meter = Meter()
+        self.learns = method is not None
         self._method = method
         self._line: Line | None = None
         self._ready: Future[Mapping[str, Calls | None]] = Future()
@@ -72,8 +73,7 @@ class RemoteHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         """Number of what the loop asked -> what comes of it."""
-        self._requests: list[tuple[int, str, Sequence[Any]]] = []
-        self._sender: asyncio.Task[None] | None = None
+        self._requests = Gathered(self._send)
         self._state = State({"sampling": 0.0, "learning": 0.0}, {}, {})
         self._heard_at = time.monotonic()
         self._heard = False
@@ -176,14 +176,11 @@ class RemoteHost:
         if loop is not self._loop:
             self._loop = loop
             self._waiting = {}
-            self._requests = []
-            self._sender = None
+            self._requests = Gathered(self._send)
         future: asyncio.Future[Any] = loop.create_future()
         number = next(self._numbers)
         self._waiting[number] = future
-        self._requests.append((number, verb, arguments))
-        if self._sender is None or self._sender.done():
-            self._sender = loop.create_task(self._send_when_quiet())
+        self._requests.add((number, verb, arguments))
         if self._lost is not None:  # in the meantime, in another thread
             self._fail()
         try:
@@ -193,20 +190,13 @@ class RemoteHost:
                 self._line.send(pickle.dumps([(number, "cancel", ())], protocol=5))
             raise
 
-    async def _send_when_quiet(self) -> None:
-        await quiet(lambda: len(self._requests))
-        requests = [request for request in self._requests if request[0] in self._waiting]
-        self._requests = []
+    async def _send(self, requests: Sequence[tuple[int, str, Sequence[Any]]]) -> None:
+        waited_for = [request for request in requests if request[0] in self._waiting]
         assert self._line is not None
-        if requests:
-            self._line.send(pickle.dumps(requests, protocol=5))
+        if waited_for:
+            self._line.send(pickle.dumps(waited_for, protocol=5))
 
     # --- a host
-
-    @property
-    def learns(self) -> bool:
-        """Whether it was built to."""
-        return self._method is not None
 
     def calls(self, policy: str) -> Calls | None:
         """How the policy's chat template writes a call of a tool."""

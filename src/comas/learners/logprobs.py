@@ -13,6 +13,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -147,18 +149,16 @@ def _in_chunks(
         return _Frozen.apply(hidden_ND, halves, ids_N, temperature_N, size)  # type: ignore
 
     def chunk(
-        hidden_CD: torch.Tensor, ids_C: torch.Tensor, *temperature_C: torch.Tensor
+        hidden_CD: torch.Tensor, ids_C: torch.Tensor, temperature_C: torch.Tensor | None
     ) -> torch.Tensor:
-        return _pick(_logits(halves, hidden_CD[None])[0], ids_C, *temperature_C)
+        return _pick(_logits(halves, hidden_CD[None])[0], ids_C, temperature_C)
 
-    given = [ids_N.split(size), *([] if temperature_N is None else [temperature_N.split(size)])]
-    parts: list[Any] = list(zip(hidden_ND.split(size), *given, strict=True))
-    if not torch.is_grad_enabled():
-        return torch.cat([chunk(*part) for part in parts])
-    made: list[Any] = [
-        checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False) for part in parts
-    ]
-    return torch.cat(made)
+    temperatures = repeat(None) if temperature_N is None else temperature_N.split(size)
+    parts = zip(hidden_ND.split(size), ids_N.split(size), temperatures, strict=False)
+    if torch.is_grad_enabled():
+        again = partial(checkpoint, chunk, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(*part) for part in parts])
+    return torch.cat([chunk(*part) for part in parts])
 
 
 class _Frozen(torch.autograd.Function):
@@ -204,7 +204,7 @@ class _Frozen(torch.autograd.Function):
 
 
 def _pick(
-    logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None = None
+    logits_NV: torch.Tensor, ids_N: torch.Tensor, temperature_N: torch.Tensor | None
 ) -> torch.Tensor:
     """Log-probs of these ids, (N,), in float32 at least."""
     return _log_softmax(logits_NV, temperature_N).gather(1, ids_N[:, None])[:, 0]

@@ -82,6 +82,7 @@ def in_packs(
     positions = np.zeros(wide, dtype=np.int64)
     sources: list[np.ndarray] = []
     places: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     for number, pack in enumerate(packs):
         shared = beginning(rows, pack)
         ids[number, :shared] = rows[pack[0]].token_ids_T[:shared]
@@ -98,6 +99,7 @@ def in_packs(
             generated = np.flatnonzero(rows[i].mask_T[shared:])
             sources.append(number * wide[1] + before[generated])
             places.append(i * shape[1] + shared + generated)
+            tokens.append(rest[generated])
             at += len(rest)
     # in the order of (B, T), as rows that stand apart have it
     all_places = np.concatenate(places)
@@ -105,9 +107,6 @@ def in_packs(
     all_places = all_places[order]
     all_sources = np.concatenate(sources)[order]
     device = model.device
-    rows_N = all_places // shape[1]
-    columns = all_places % shape[1]
-    generated = [rows[i].token_ids_T[t] for i, t in zip(rows_N, columns, strict=True)]
     return Layout(
         {
             "input_ids": torch.from_numpy(ids).to(device),
@@ -115,8 +114,8 @@ def in_packs(
             "position_ids": torch.from_numpy(positions).to(device),
         },
         torch.from_numpy(all_sources).to(device),
-        torch.from_numpy(np.array(generated)).to(device),
-        rows_N,
+        torch.from_numpy(np.concatenate(tokens)[order]).to(device),
+        all_places // shape[1],
         torch.from_numpy(all_places).to(device),
         shape,
     )
@@ -206,23 +205,22 @@ def _packs_of_one_prompt(
     policies: Sequence[str], rows: Sequence[Row], most: int
 ) -> list[list[int]]:
     packs: list[list[int]] = []
-    open_packs: dict[tuple[str, bytes], list[int]] = {}
-    lengths: dict[int, int] = {}
+    open_packs: dict[tuple[str, bytes], tuple[list[int], int]] = {}
+    """Policy and prompt -> the last pack of such rows, and its tokens."""
     for i, (policy, row) in enumerate(zip(policies, rows, strict=True)):
-        prompt = prompt_length(row)
-        key = policy, _prompt(row).tobytes()
-        pack = open_packs.get(key)
-        reply = len(row.token_ids_T) - prompt
-        shared = _ends_in_reply(row)
-        if pack is not None and shared and lengths[id(pack)] + reply <= most:
-            pack.append(i)
-            lengths[id(pack)] += reply
+        if not _ends_in_reply(row):
+            packs.append([i])
             continue
-        pack = [i]
-        packs.append(pack)
-        if shared:
-            open_packs[key] = pack
-            lengths[id(pack)] = prompt + reply
+        prompt_T = _prompt(row)
+        reply = len(row.token_ids_T) - len(prompt_T)
+        key = policy, prompt_T.tobytes()
+        pack, length = open_packs.get(key, ([], 0))
+        if not pack or length + reply > most:
+            pack = []
+            length = len(prompt_T)
+            packs.append(pack)
+        pack.append(i)
+        open_packs[key] = pack, length + reply
     return packs
 
 

@@ -128,8 +128,7 @@ def bfloat16_speed(folder: str) -> float:
         return 1.0
     width = int(getattr(text, "hidden_size", 0) or WIDEST)
     inner = int(getattr(text, "intermediate_size", 0) or 4 * width)
-    shape = (min(inner, WIDEST), min(width, WIDEST))
-    seconds = fastest(shape)
+    seconds = fastest((min(inner, WIDEST), min(width, WIDEST)))
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
 

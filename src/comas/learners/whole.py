@@ -54,17 +54,13 @@ class FullLearner(Holder):
         self.working: dict[str, Any] = {}
         self.reference: dict[str, Any] = {}
         for policy, model in self.models.items():
-            if dtype is None or dtype == model.dtype:
-                self.working[policy] = model
-            else:
-                self.working[policy] = working_copy(model, dtype)
-        if method.refers:
-            for policy, model in self.working.items():
-                self.reference[policy] = copy_in(model, model.dtype).requires_grad_(False)
-        if recipe.checkpointing:
-            for model in self.working.values():
-                allow_recomputing(model)
-        for policy, model in self.models.items():
+            kind = dtype or model.dtype
+            working = model if kind == model.dtype else working_copy(model, kind)
+            self.working[policy] = working
+            if method.refers:
+                self.reference[policy] = copy_in(working, working.dtype).requires_grad_(False)
+            if recipe.checkpointing:
+                allow_recomputing(working)
             small = model.num_parameters() < SMALL  # all tensors at once, a temporary of each
             kernel: dict[str, Any] = {"foreach": small, "fused": not small}
             self.optimizers[policy] = torch.optim.AdamW(
@@ -178,10 +174,6 @@ def _load_weights(model: Any, path: Path) -> None:
         raise UserMistake(f"{path} has no model*.safetensors: not a checkpoint of this policy")
     tensors = {name: value for file in files for name, value in load_file(file).items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
-    # its older name
-    tied = getattr(model, "all_tied_weights_keys", None) or getattr(
-        model, "_tied_weights_keys", None
-    )
-    lost = sorted(set(missing) - set(tied or ()))
+    lost = sorted(set(missing) - set(model.all_tied_weights_keys))
     if unexpected or lost:
         raise UserMistake(f"{path} does not fit this base: missing {lost}, unexpected {unexpected}")

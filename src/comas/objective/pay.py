@@ -155,13 +155,8 @@ def similarity(one: Grams, other: Grams) -> float:
 def likeness(texts: Sequence[str | None]) -> list[float]:
     """Per text the share of all that are like it, itself among them; a None was no question."""
     posed = [grams(text) for text in texts if text is not None]
-    return [_alike(text, posed) / len(texts) for text in texts]
-
-
-def _alike(text: str | None, posed: Sequence[Grams]) -> int:
-    """How many of the questions that were posed are like this one, itself among them."""
-    own = grams(text or "")
-    return sum(similarity(own, other) >= ALIKE for other in posed)
+    owns = [grams(text or "") for text in texts]
+    return [sum(similarity(own, other) >= ALIKE for other in posed) / len(texts) for own in owns]
 
 
 def _square(counts: Grams) -> int:

@@ -16,8 +16,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 import h11
@@ -125,14 +125,6 @@ def most_connections() -> int:
     return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
-class _SignalsElsewhere(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Endpoint:
     """The routes, and the server that has them."""
 
@@ -143,6 +135,8 @@ class Endpoint:
         for a request, from its headers to the last byte of the answer.
         """
         self._players = players
+        self.models = list(players.models)
+        """Names of what can be asked."""
         self._key = key
         self._name = f"[{host}]" if ":" in host else host
         self._seconds = seconds
@@ -170,12 +164,8 @@ class Endpoint:
             proxy_headers=False,
             timeout_graceful_shutdown=1,
         )
-        self._server = _SignalsElsewhere(config)
-
-    @property
-    def models(self) -> list[str]:
-        """Names of what can be asked."""
-        return list(self._players.models)
+        self._server: Any = uvicorn.Server(config)
+        self._server.capture_signals = nullcontext  # signals are for whoever runs this
 
     def url(self, bound: socket.socket) -> str:
         """The base URL that clients are given."""

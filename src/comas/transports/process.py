@@ -64,6 +64,7 @@ class ProcessLine:
             pass_fds=ends,
             process_group=0,
         )
+        self.where = f"process {self._process.pid}"
         childs_incoming.close()
         childs_outgoing.close()
         self._frames.put(call.shipment)
@@ -74,10 +75,6 @@ class ProcessLine:
         writer.start()
         self._listener.start()
         reader.start()  # last: where the child has ended already, it waits for the listener
-
-    @property
-    def where(self) -> str:
-        return f"process {self._process.pid}"
 
     def send(self, frame: bytes) -> None:
         self._frames.put(frame)

@@ -81,12 +81,8 @@ class RayLine:
             runtime_env={"env_vars": variables},
         ).remote()
         self._begun = self._actor.begin.remote(call.shipment)
-        self._name = f"ray actor {self._actor._actor_id.hex()[:8]}"
+        self.where = f"ray actor {self._actor._actor_id.hex()[:8]}"
         threading.Thread(target=self._read, name=f"host-{call.host}", daemon=True).start()
-
-    @property
-    def where(self) -> str:
-        return self._name
 
     def send(self, frame: bytes) -> None:
         self._actor.deliver.remote(next(self._numbers), frame)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from comas.engines.batcher import LEAVE, BatchedEngine, Places, Wanted
-from comas.engines.hf.lanes import PREFILL, Lanes
-from comas.engines.sampling import Prompt, Tape, weigh_all
+from comas.engines.hf.lanes import PREFILL, Lanes, Prompt
+from comas.engines.sampling import Tape, weigh_all
 from comas.seams import (
     AdaptedModel,
     Adapter,
@@ -146,23 +146,22 @@ class HFEngine(BatchedEngine):
 
     def _generate(
         self, requests: Sequence[Request], places: Places, wanted: Wanted
-    ) -> list[Generation]:
-        done: dict[int, Generation] = {}
+    ) -> Iterator[tuple[list[int], list[Generation]]]:
         for decoder, order in self._by_decoder(places):
-            generations = decoder.decode([requests[place] for place in order], wanted)
-            done.update(zip(order, generations, strict=True))
-        return [done[place] for place in range(len(requests))]
+            yield order, decoder.decode([requests[place] for place in order], wanted)
 
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
     ) -> list[list[np.ndarray]]:
-        weights: list[list[np.ndarray]] = [[] for _ in weighings]
-        for decoder, order in self._by_decoder(places):
-            if wanted():
-                found = weigh_all([weighings[place] for place in order], decoder.behind)
-                for place, of_choices in zip(order, found, strict=True):
-                    weights[place] = of_choices
-        return weights
+        return weigh_all(weighings, self._behind)
+
+    def _behind(self, requests: Sequence[Request]) -> Iterator[tuple[list[int], Tensor]]:
+        """Places of requests and the logits behind each prompt, at most `max_rows` at once."""
+        for decoder, order in self._by_decoder(self._by_policy(requests)):
+            for first in range(0, len(order), self.max_rows):
+                part = order[first : first + self.max_rows]
+                for places, logits_NV in decoder.behind([requests[place] for place in part]):
+                    yield [part[place] for place in places], logits_NV
 
     def _by_decoder(self, places: Places) -> Iterator[tuple[Decoder, list[int]]]:
         """Each decoder that has requests, and their places, sorted by policy."""
@@ -205,7 +204,7 @@ class Decoder:
         """
         lanes = self._lanes()
         tape = Tape(requests, self.engine.end_ids, self.engine.meter)
-        numbers = self._numbers([request.policy for request in requests])
+        prompts = self._prompts(requests)
         # what is left at the end is short, and prompts computed together are of similar length
         queue = sorted(
             range(len(requests)),
@@ -220,24 +219,18 @@ class Decoder:
                     free = most - living if lanes.mixes or not living else 0
                     entering = queue[:free]
                     queue = queue[free:]
-                    prompts = [(numbers[row], requests[row].prompt_ids) for row in entering]
-                    lanes.change(live_B, entering, prompts, tape.draw)
+                    begun = [prompts[row] for row in entering]
+                    lanes.change(live_B, entering, begun, tape.draw)
                 else:
                     lanes.make_room(live_B)
                     lanes.drawn_B = tape.draw(lanes.step(), lanes.row_B)
                 if not wanted() or not (queue or tape.alive_R[lanes.row_B].any()):
                     return tape.generations()
 
-    def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Places of prompts and the logits behind each, at most `max_rows` prompts at once."""
-        number = self._numbers([policy for policy, _ in prompts])
-        most = self.engine.max_rows
+    def behind(self, requests: Sequence[Request]) -> Iterator[tuple[list[int], Tensor]]:
+        """Places of requests and the logits behind each prompt, which are read together."""
         with self._ready():
-            for first in range(0, len(prompts), most):
-                part = range(first, min(first + most, len(prompts)))
-                numbered = [(number[i], prompts[i][1]) for i in part]
-                for places, logits_NV in self._lanes().behind(numbered):
-                    yield [part[place] for place in places], logits_NV
+            yield from self._lanes().behind(self._prompts(requests))
 
     def _lanes(self) -> Lanes:
         return Lanes(
@@ -249,12 +242,12 @@ class Decoder:
             prefill=self.engine.prefill,
         )
 
-    def _numbers(self, policies: Sequence[str]) -> list[int]:
-        """The number of each of these policies on this model."""
+    def _prompts(self, requests: Sequence[Request]) -> list[Prompt]:
+        """Of each request its policy's number on this model, and its prompt."""
         if self.adapted is None:
-            return [0] * len(policies)
-        number = {policy: n for n, policy in enumerate(self.adapted.policies)}
-        return [number[policy] for policy in policies]
+            return [(0, request.prompt_ids) for request in requests]
+        policies = list(self.adapted.policies)
+        return [(policies.index(request.policy), request.prompt_ids) for request in requests]
 
     def _changes(self, lanes: Lanes, living: int, rows: int, queued: bool) -> bool:
         """Whether rows leave and enter now."""

@@ -219,10 +219,8 @@ class Slots(Cache):
 
     def drop(self, columns: int) -> None:
         """Forget the first columns of all rows; nothing is copied."""
-        for layer in self.layers:
-            assert isinstance(layer, _Layer)
-            assert layer.keys is not None
-            assert layer.values is not None
+        layers: Any = self.layers
+        for layer in layers:
             layer.keys = layer.keys[:, :, columns:]
             layer.values = layer.values[:, :, columns:]
             layer.used -= columns
@@ -244,8 +242,8 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     """
     made = Slots(pieces[0].cache.windows, columns)
     moves = [_move(piece, columns) for piece in pieces]
-    for i, layer in enumerate(made.layers):
-        assert isinstance(layer, _Layer)
+    layers: Any = made.layers
+    for i, layer in enumerate(layers):
         layer.keys, layer.values = (
             _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns)
             for name in ("keys", "values")
@@ -256,45 +254,38 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     return made
 
 
-@dataclass(frozen=True)
-class _Move:
-    """A `Piece` as indices on the device; once for all layers, since a GPU is waited for with each
-    list that it is given.
-    """
-
-    source: Tensor
-    places: Tensor
-    columns: range
-    """Those of the old cache that move, where all rows end alike."""
-    own_RN: Tensor | None
-    """The same for each row, where they do not."""
+Move = tuple[Tensor, Tensor, range, Tensor | None]
+"""A `Piece` as indices on the device: its rows, their places, the columns of the old cache that
+move, and the same for each row, (R, N), where rows end differently.
+"""
 
 
-def _move(piece: Piece, columns: int) -> _Move:
+def _move(piece: Piece, columns: int) -> Move:
+    """Made once for all layers, since a GPU is waited for with each list that it is given."""
     used = piece.cache.used
     first: Any = piece.cache.layers[0]
     device = first.keys.device
     source, places = (torch.tensor(x, device=device) for x in (piece.rows, piece.places))
-    moved = range(used - min(columns, used), used)
-    if piece.less is None:
-        return _Move(source, places, moved, None)
-    less = torch.tensor(piece.less, device=device)
-    own_RN = (torch.arange(moved.start, moved.stop, device=device) - less[:, None]).clamp(min=0)
-    return _Move(source, places, moved, own_RN)
+    span = range(used - min(columns, used), used)
+    own_RN = None
+    if piece.less is not None:
+        less = torch.tensor(piece.less, device=device)
+        own_RN = (torch.arange(span.start, span.stop, device=device) - less[:, None]).clamp(min=0)
+    return source, places, span, own_RN
 
 
-def _filled(buffers: Sequence[Tensor], moves: Sequence[_Move], rows: int, columns: int) -> Tensor:
+def _filled(buffers: Sequence[Tensor], moves: Sequence[Move], rows: int, columns: int) -> Tensor:
     _, heads, _, width = buffers[0].shape
     made = buffers[0].new_empty(rows, heads, columns + AHEAD, width)
-    for buffer, move in zip(buffers, moves, strict=True):
-        n = len(move.columns)
-        if move.own_RN is None:
-            part = buffer[move.source, :, move.columns.start : move.columns.stop]
+    for buffer, (source, places, span, own_RN) in zip(buffers, moves, strict=True):
+        if own_RN is None:
+            part = buffer[source, :, span.start : span.stop]
         else:
-            part = buffer.transpose(1, 2)[move.source[:, None], move.own_RN].transpose(1, 2)
-        made[move.places, :, columns - n : columns] = part
-        if n < columns:
-            made[move.places, :, : columns - n] = 0  # what is masked must still be finite
+            part = buffer.transpose(1, 2)[source[:, None], own_RN].transpose(1, 2)
+        empty = columns - len(span)
+        made[places, :, empty:columns] = part
+        if empty:
+            made[places, :, :empty] = 0  # what is masked must still be finite
     return made
 
 
@@ -439,12 +430,8 @@ class Lanes:
 
     def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Tensor]]:
         """Places of prompts and the logits behind each, (N, V), pass by pass; nothing is begun."""
-        if self.mixes:
-            for places, _, logits in self._prefilled(prompts):
-                yield places, logits
-            return
-        order, _, logits = self._read_whole(prompts)
-        yield order, logits
+        for places, _, logits in self._prefilled(prompts):
+            yield places, logits
 
     def _only(self, kept: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""
@@ -453,16 +440,17 @@ class Lanes:
         self.drawn_B = self.drawn_B[kept]
         self.empty_B = self.empty_B[kept]
 
-    def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Slots, Tensor]]:
-        """Per forward pass: which prompts it computes, their cache, logits behind each."""
-        plan = split(prompts)
-        if plan is not None:
+    def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Any, Tensor]]:
+        """Per forward pass: which prompts it computes, sorted by policy, their cache, logits behind
+        each. Caches of another kind cannot be joined: there all prompts are one pass.
+        """
+        if not self.mixes:
+            parts = [sorted(range(len(prompts)), key=lambda i: prompts[i][0])]
+        elif plan := split(prompts):
             return [self._behind_heads(prompts, plan)]
-        found = []
-        for part in passes(prompts):
-            cache, logits = self._pass([prompts[i] for i in part])
-            found.append((part, cache, logits))
-        return found
+        else:
+            parts = list(passes(prompts))
+        return [(part, *self._pass([prompts[i] for i in part])) for part in parts]
 
     def _behind_heads(
         self, prompts: Sequence[Prompt], plan: Split
@@ -491,7 +479,7 @@ class Lanes:
         logits = self.read(suffixes, policies[order], longest - cut[order], cache)
         return order, cache, logits
 
-    def _pass(self, prompts: Sequence[Prompt]) -> tuple[Slots, Tensor]:
+    def _pass(self, prompts: Sequence[Prompt]) -> tuple[Any, Tensor]:
         """The cache of these prompts, and logits behind each."""
         cache = self.empty_cache()
         policies = [policy for policy, _ in prompts]
@@ -547,20 +535,9 @@ class Lanes:
             self.cache.reorder_cache(torch.from_numpy(kept).to(self.model.device))
             self._only(kept)
             return
-        order, self.cache, logits = self._read_whole(prompts)
+        [(order, self.cache, logits)] = self._prefilled(prompts)
         self.row_B = np.array(rows)[order]
         self.policy_B = np.array([prompts[i][0] for i in order])
         lengths_B = np.array([len(prompts[i][1]) for i in order])
         self.empty_B = lengths_B.max() - lengths_B
         self.drawn_B = draw(logits, self.row_B)
-
-    def _read_whole(self, prompts: Sequence[Prompt]) -> tuple[list[int], DynamicCache, Tensor]:
-        """All prompts in one pass, for caches of another kind: their order, sorted by policy, their
-        cache, logits behind each.
-        """
-        order = sorted(range(len(prompts)), key=lambda i: prompts[i][0])
-        ids = [prompts[i][1] for i in order]
-        policy_B = np.array([prompts[i][0] for i in order])
-        cache = self.empty_cache()
-        logits = self.read(ids, policy_B, np.zeros(len(ids), np.int64), cache)
-        return order, cache, logits

@@ -9,8 +9,8 @@ first reply tells).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,9 @@ def try_rows(model: Any, context: int, base: str, notes: Path | None = None) -> 
         return
     ids_RT = _tokens(model, long + 1)
     short_RT = ids_RT[:ROWS, -short - 1 :]
-
-    def alone() -> Tensor:
-        return model(input_ids=short_RT, use_cache=False).logits[:, -1]
-
-    alone_RV = _outcome(name, alone)
-    together_RV = _outcome(name, lambda: _in_company(model, ids_RT, short, context))
+    with _blamed(name):
+        alone_RV = model(input_ids=short_RT, use_cache=False).logits[:, -1]
+        together_RV = _in_company(model, ids_RT, short, context)
     apart = _apart(in_float64(alone_RV), in_float64(together_RV))
     if apart > TOLERANCE.get(model.dtype, COARSE):
         raise UserMistake(
@@ -142,12 +139,13 @@ def _in_company(model: Any, ids_RT: Tensor, short: int, context: int) -> Tensor:
     return lanes.step()
 
 
-def _outcome(name: str, forward: Callable[[], Tensor]) -> Tensor:
-    """What a forward pass gives; where it fails, the model is at fault, unless there is too little
-    memory for anything.
+@contextmanager
+def _blamed(name: str) -> Iterator[None]:
+    """In here forward passes run; where one fails, the model is at fault, unless there is too
+    little memory for anything.
     """
     try:
-        return forward()
+        yield
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever it is, this family fails in a way of its own

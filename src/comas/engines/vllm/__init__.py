@@ -308,10 +308,22 @@ class VLLMEngine(BatchedEngine):
 
     def _generate(
         self, requests: Sequence[Request], places: Places, wanted: Wanted
-    ) -> list[Generation]:
+    ) -> Iterator[tuple[Sequence[int], list[Generation]]]:
         adapters = self._serving(places)
-        asks = [self._ask(request, adapters[request.policy]) for request in requests]
-        return list(map(self._generation, self.vllm.run(asks, wanted, self._count)))
+        asks = [
+            Ask(
+                prompt_ids=request.prompt_ids.tolist(),
+                adapter=adapters[request.policy],
+                temperature=request.sampling.temperature,
+                top_p=request.sampling.top_p,
+                seed=request.seed % 2**63,
+                max_tokens=request.sampling.max_tokens,
+                end_ids=self.end_ids.tolist(),
+            )
+            for request in requests
+        ]
+        replies = self.vllm.run(asks, wanted, self._count)
+        yield range(len(requests)), list(map(self._generation, replies))
 
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
@@ -356,18 +368,6 @@ class VLLMEngine(BatchedEngine):
         """What serves each policy that is asked."""
         self._wake()
         return self.weights.serving([policy for policy in self.policies if places[policy]])
-
-    def _ask(self, request: Request, adapter: Loaded | None) -> Ask:
-        sampling = request.sampling
-        return Ask(
-            prompt_ids=request.prompt_ids.tolist(),
-            adapter=adapter,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=request.seed % 2**63,
-            max_tokens=sampling.max_tokens,
-            end_ids=self.end_ids.tolist(),
-        )
 
     def _count(self, reply: Reply) -> None:
         self.meter.replies += 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -213,7 +213,8 @@ class Folders:
     """
 
     def __init__(self) -> None:
-        self.root = Path(mkdtemp(prefix="comas-vllm-"))
+        self._folder = TemporaryDirectory(prefix="comas-vllm-", ignore_cleanup_errors=True)
+        self.root = Path(self._folder.name)
         self._numbers = count(1)
 
     def write(self, policy: str, version: int, shape: AdapterSpec, pairs: Pairs) -> Loaded:
@@ -252,8 +253,8 @@ class Folders:
         shutil.rmtree(adapter.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete all of it."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Delete all of it; it goes with the process otherwise."""
+        self._folder.cleanup()
 
 
 PEFT = "base_model.model."
@@ -374,14 +375,11 @@ def columns(worker: Any, name: str, places: Sequence[int]) -> Tensor:
     """
     module = worker.model_runner.get_model().get_submodule(name)
     kind = worker.model_runner.dtype
-    rows = torch.zeros(len(places), inputs_of(module), dtype=kind, device=worker.device)
+    # of a linear layer, or of a head
+    wide = module.input_size if hasattr(module, "input_size") else module.embedding_dim
+    rows = torch.zeros(len(places), wide, dtype=kind, device=worker.device)
     rows[range(len(places)), list(places)] = 1
     return module.quant_method.apply(module, rows).mT
-
-
-def inputs_of(module: Any) -> int:
-    """Numbers of a token that go into a linear layer or a head of vLLM's."""
-    return int(module.input_size if hasattr(module, "input_size") else module.embedding_dim)
 
 
 def plain_tensors(worker: Any) -> dict[str, Tensor]:

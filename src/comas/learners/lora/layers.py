@@ -94,9 +94,8 @@ def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -
     elif grouped(x_NI, g_NO):
         sum_PIO += grouped_mm(x_NI.mT, g_NO, offs=route.ends(T))
     else:
-        for p, (x, g) in enumerate(
-            zip(*(t.split([n * T for n in route.counts]) for t in (x_NI, g_NO)), strict=True)
-        ):
+        tokens = [n * T for n in route.counts]
+        for p, (x, g) in enumerate(zip(x_NI.split(tokens), g_NO.split(tokens), strict=True)):
             sum_PIO[p] += x.mT @ g
 
 

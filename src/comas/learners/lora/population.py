@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,11 @@ class Population:
         self.policies = sorted(specs)
         self.targets = {p: targets_of(model, s) for p, s in specs.items()}
         wanted = {name for names in self.targets.values() for name in names}
-        self.names = [name for name, _ in model.named_modules() if name in wanted]
+        self.modules = {name: module for name, module in model.named_modules() if name in wanted}
+        """What adapters change, by name, in the order of `flat_PN`."""
         pad = ALIGNED if model.device.type == "cuda" else 1
         self.rank = -(-max(s.rank for s in specs.values()) // pad) * pad
-        modules = [model.get_submodule(n) for n in self.names]
-        size = sum(self.rank * sum(sizes(m)) for m in modules)
+        size = sum(self.rank * sum(sizes(module)) for module in self.modules.values())
         kind = torch.float64 if model.dtype == torch.float64 else torch.float32
         self.flat_PN = torch.zeros(
             len(specs), -(-size // ALIGNED) * ALIGNED, dtype=kind, device=model.device
@@ -76,16 +76,17 @@ class Population:
         itself is the start.
         """
         self.routing = Routing()
-        self._last: tuple[tuple[int, ...], Route] | None = None
+        # a decoder asks for the same counts again and again
+        self._route_of = lru_cache(maxsize=1)(partial(Route, device=model.device))
         self.layers = [
             Layer(name, self._scales(name), module.weight.new_empty(0, dtype=kind), self.routing)
-            for name, module in zip(self.names, modules, strict=True)
+            for name, module in self.modules.items()
         ]
         self._use(self.flat_PN)
         for policy in self.policies:
             self._begin(policy, seed)
-        for layer, module in zip(self.layers, modules, strict=True):
-            module.register_forward_hook(layer)
+        for layer in self.layers:
+            self.modules[layer.name].register_forward_hook(layer)
         self._try()
         model.get_input_embeddings().register_forward_pre_hook(self._measure)
 
@@ -103,7 +104,8 @@ class Population:
             return
         if (np.diff(policy_B) < 0).any():
             raise ValueError("rows of a population are sorted by policy")
-        self.routing.route = self._route_of(np.bincount(policy_B, minlength=len(self.policies)))
+        counts_P = np.bincount(policy_B, minlength=len(self.policies))
+        self.routing.route = self._route_of(tuple(counts_P.tolist()))
         self.routing.width = None
         if reference and self.start_PN is not None:
             self._use(self.start_PN)
@@ -120,15 +122,6 @@ class Population:
             self.specs[p].alpha / self.specs[p].rank if name in self.targets[p] else 0.0
             for p in self.policies
         ]
-
-    def _route_of(self, counts_P: np.ndarray) -> Route:
-        """Made anew only where the counts are others than the last time: a decoder asks for the
-        same ones again and again.
-        """
-        counts = tuple(counts_P.tolist())
-        if self._last is None or self._last[0] != counts:
-            self._last = counts, Route(counts, self.model.device)
-        return self._last[1]
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -153,16 +146,10 @@ class Population:
             self._use(self.flat_PN)
         return self.grad_PN
 
-    def is_zero(self) -> Tensor:
-        """Whether no adapter changes anything; a truth on the population's device, so that a GPU is
-        waited for only where it is read.
-        """
-        changing = [b.any() for _, b in self._views(self.flat_PN)]
-        return ~torch.stack(changing).any()
-
     def keep_start(self) -> None:
         """What `reference` means from now on is the policies as they are."""
-        self.start_PN = None if self.is_zero() else self.flat_PN.clone()
+        changing = torch.stack([b.any() for _, b in self._views(self.flat_PN)])
+        self.start_PN = self.flat_PN.clone() if changing.any() else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -183,9 +170,7 @@ class Population:
         found = {}
         for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
             change = in_float64(b[p].mT) @ in_float64(a[p]) * layer.scales[p]
-            found[f"{layer.name}.weight"] = with_change(
-                self.model.get_submodule(layer.name), change
-            )
+            found[f"{layer.name}.weight"] = with_change(self.modules[layer.name], change)
         return found
 
     def tensors(self, policy: str, flat_PN: Tensor | None = None) -> dict[str, Tensor]:
@@ -195,9 +180,8 @@ class Population:
         p = self.policies.index(policy)
         rank = self.specs[policy].rank
         found = {}
-        for name, (a, b) in zip(
-            self.names, self._views(self.flat_PN if flat_PN is None else flat_PN), strict=True
-        ):
+        views = self._views(self.flat_PN if flat_PN is None else flat_PN)
+        for name, (a, b) in zip(self.modules, views, strict=True):
             if name in self.targets[policy]:
                 found[f"{name}.lora_A"], found[f"{name}.lora_B"] = a[p, :rank], b[p, :rank].mT
         return found
@@ -224,17 +208,13 @@ class Population:
         """Per layer the stacks A (P, rank, in) and B transposed (P, rank, out)."""
         made = []
         at = 0
-        P = len(flat_PN)
-        for name in self.names:
-            wide, out = sizes(self.model.get_submodule(name))
+        for module in self.modules.values():
+            wide, out = sizes(module)
             middle = at + self.rank * wide
             end = middle + self.rank * out
-            made.append(
-                (
-                    flat_PN[:, at:middle].view(P, self.rank, -1),
-                    flat_PN[:, middle:end].view(P, self.rank, -1),
-                )
-            )
+            a = flat_PN[:, at:middle].view(len(flat_PN), self.rank, -1)
+            b = flat_PN[:, middle:end].view(len(flat_PN), self.rank, -1)
+            made.append((a, b))
             at = end
         return made
 
@@ -264,9 +244,7 @@ class Population:
         """Some layers see tokens apart from their rows (experts): found out here, before one
         policy's tokens go to another.
         """
-        fine, odd = row_by_row(
-            self.model, {layer.name: self.model.get_submodule(layer.name) for layer in self.layers}
-        )
+        fine, odd = row_by_row(self.model, self.modules)
         if odd:  # NaNs of the base's own look like tokens of other rows
             weights = self.model.named_parameters()
             broken = [name for name, weight in weights if not bool(weight.isfinite().all())]
