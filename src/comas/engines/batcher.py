@@ -129,7 +129,7 @@ class BatchedEngine(ABC):
         done: dict[int, Generation] = {}
         for order, generations in self._generate(requests, places, wanted):
             done.update(zip(order, generations, strict=True))
-        return [done[place] for place in range(len(requests))]
+        return [done[index] for index in range(len(requests))]
 
     @torch.no_grad()
     def weigh_all(
@@ -167,8 +167,8 @@ class BatchedEngine(ABC):
             raise KeyError(
                 f"no policy {', '.join(unknown)} at this engine: it has {', '.join(places)}"
             )
-        for place, request in enumerate(requests):
-            places[request.policy].append(place)
+        for index, request in enumerate(requests):
+            places[request.policy].append(index)
         return places
 
     def _check_room(self, needed: int, what: str) -> None:
@@ -205,7 +205,7 @@ def moved(buffer_NKSW: Tensor, rows: Sequence[int], used: int) -> Tensor:
 
     They move within their buffer: fresh memory would cost ten times the copying.
     """
-    for place, row in enumerate(rows):
-        if place != row:
-            buffer_NKSW[place, :, :used] = buffer_NKSW[row, :, :used]
+    for index, row in enumerate(rows):
+        if index != row:
+            buffer_NKSW[index, :, :used] = buffer_NKSW[row, :, :used]
     return buffer_NKSW[: len(rows)]

@@ -124,9 +124,14 @@ class Chat:
         spelt = "|".join(map(re.escape, names))
         self._special = re.compile(spelt or r"(?!)")
         unk = tokenizer.unk_token_id
-        named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id, *end_ids}
+        special_tokens = {
+            tokenizer.eos_token_id,
+            tokenizer.bos_token_id,
+            tokenizer.pad_token_id,
+            *end_ids,
+        }
         # unknown words are contents, unless their id ends turns as well
-        self._forbidden = self.special_ids - ({unk} - named)
+        self._forbidden = self.special_ids - ({unk} - special_tokens)
         self._pieces: dict[Shape, tuple[list[list[int]], list[bool]]] = {}
         # hosts ask twice: does it fit, then answer
         self._unread: set[tuple[Shape, tuple[str, ...]]] = set()
@@ -141,8 +146,8 @@ class Chat:
         spoken = [message for message in messages if message["role"] != "tools"]
         for message, after, trim in zip(spoken, pieces[1:], trims, strict=True):
             content = message["content"].strip() if trim else message["content"]
-            own = message["role"] == "assistant"
-            ids += self._own_ids(content) if own else self._content_ids(content)
+            by_assistant = message["role"] == "assistant"
+            ids += self._own_ids(content) if by_assistant else self._content_ids(content)
             ids += after
         if not ids:
             raise UserMistake(f"{self._name} makes a prompt of no tokens")
@@ -170,9 +175,9 @@ class Chat:
         tokenizer's own.
         """
         after = self._after_replies()
-        own = self.tokenizer.eos_token_id
-        ends = set(self._end_ids) or {own}
-        for token_id in [*self._ids(after), own]:
+        eos_token = self.tokenizer.eos_token_id
+        ends = set(self._end_ids) or {eos_token}
+        for token_id in [*self._ids(after), eos_token]:
             if token_id in ends:
                 return token_id
         raise UserMistake(
@@ -215,10 +220,10 @@ class Chat:
             m["content"] if m["role"] == "system" else _HOLE.format(i) for i, m in enumerate(spoken)
         ]
         shown = self._render(shape[0], contents, tools=shape[1])
-        made = pieces[0]
+        written = pieces[0]
         for content, trim, after in zip(contents, trims, pieces[1:], strict=True):
-            made += (content.strip() if trim else content) + after
-        if shown != made:
+            written += (content.strip() if trim else content) + after
+        if shown != written:
             raise UserMistake(
                 f"{self._name} reads the system message {systems[0][:40]!r} and writes another"
                 " prompt for it, which comas cannot: take such words out of agents.<name>.system,"
@@ -278,8 +283,8 @@ class Chat:
         padded = self._render(roles, spaced, tools=tools)
         pieces = []
         for hole, role in zip(holes, roles, strict=True):
-            before, found, rest = rest.partition(hole)
-            if not found or hole in rest:
+            before, hole_found, rest = rest.partition(hole)
+            if not hole_found or hole in rest:
                 raise UserMistake(
                     f"{self._name} does not show a {role} message once and unchanged: comas cannot"
                     " keep its special tokens apart from the text"
@@ -334,8 +339,8 @@ class Chat:
         nothing else is special.
         """
         ids: list[int] = []
-        for place, part in enumerate(self._marks.split(text)):
-            ids += self._ids(part) if place % 2 else self._content_ids(part)
+        for index, part in enumerate(self._marks.split(text)):
+            ids += self._ids(part) if index % 2 else self._content_ids(part)
         return ids
 
     def _ids(self, text: str) -> list[int]:
@@ -365,17 +370,17 @@ class Chat:
         the tokens <think> and </think> tell, not their spelling; `opened`: the prompt ended within
         a thought.
         """
-        said = ids[:-1] if finished else ids
-        marks = np.flatnonzero((said == self._open) | (said == self._close))
+        reply_ids = ids[:-1] if finished else ids
+        marks = np.flatnonzero((reply_ids == self._open) | (reply_ids == self._close))
         inside = opened
         start = 0
         if len(marks):
-            inside = said[marks[-1]] == self._open
+            inside = reply_ids[marks[-1]] == self._open
             start = marks[-1] + 1
         if inside:
-            start = len(said)
-        thoughts = np.delete(said[:start], marks)
-        return self._read(said[start:]), self._read(thoughts)
+            start = len(reply_ids)
+        thoughts = np.delete(reply_ids[:start], marks)
+        return self._read(reply_ids[start:]), self._read(thoughts)
 
     def _read(self, ids: np.ndarray) -> str:
         return self.tokenizer.decode(
@@ -420,16 +425,16 @@ def calls_of(render: Render) -> Calls | None:
     speaking = {"role": "assistant", "content": SAID}
     back = {"role": "tool", "content": VALUE}
     try:
-        asked = render([USER], [SCHEMA], True)
+        prompt = render([USER], [SCHEMA], True)
         written = render([USER, calling], [SCHEMA], False)
         plain = render([USER, speaking], [SCHEMA], False)
-        whole = render([USER, speaking, back], [SCHEMA], True)
+        dialogue = render([USER, speaking, back], [SCHEMA], True)
     except UserMistake:
         return None
-    shown = TOOL in asked and SAID in plain and VALUE in whole.partition(SAID)[2]
-    if not shown or not written.startswith(asked):
+    shown = TOOL in prompt and SAID in plain and VALUE in dialogue.partition(SAID)[2]
+    if not shown or not written.startswith(prompt):
         return None
-    return _format(written[len(asked) :], plain.partition(SAID)[2])
+    return _format(written[len(prompt) :], plain.partition(SAID)[2])
 
 
 def _format(reply: str, ending: str) -> Calls | None:
@@ -452,8 +457,8 @@ def _object(text: str) -> tuple[int, int, dict[str, Any]]:
         if character != "{":
             continue
         try:
-            found, end = decoder.raw_decode(text, start)
+            value, end = decoder.raw_decode(text, start)
         except ValueError:
             continue
-        return start, end, cast("dict[str, Any]", found)
+        return start, end, cast("dict[str, Any]", value)
     return 0, 0, {}

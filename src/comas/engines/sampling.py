@@ -248,7 +248,7 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
     what choices share is asked for once, so that choices of one token each cost one prompt.
     """
     prompts: list[Request] = []
-    wanted: list[list[Cell]] = []
+    cells_of: list[list[Cell]] = []
     """Per prompt, whose tokens are read off the logits behind it."""
     place_of: dict[tuple[str, bytes], int] = {}
     for number, weighing in enumerate(weighings):
@@ -258,15 +258,15 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
                 place = place_of.setdefault((weighing.policy, ids.tobytes()), len(prompts))
                 if place == len(prompts):
                     prompts.append(Request(weighing.policy, ids, READ, 0))
-                    wanted.append([])
-                wanted[place].append((number, which, t))
+                    cells_of.append([])
+                cells_of[place].append((number, which, t))
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]
     for places, logits_NV in behind(prompts):
         size = drawn_at_once(logits_NV.shape[1], logits_NV.device.type != "cpu")
         for start in range(0, len(places), size):
             logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)
             part = enumerate(places[start : start + size])
-            cells = [(row, cell) for row, place in part for cell in wanted[place]]
+            cells = [(row, cell) for row, place in part for cell in cells_of[place]]
             rows = [row for row, _ in cells]
             tokens = [int(weighings[n].choices[which][t]) for _, (n, which, t) in cells]
             # a vocabulary per prompt stays on the device

@@ -308,9 +308,9 @@ class StackedEngine(BatchedEngine):
     @torch.no_grad()
     def _publish(self, policy: str, weights: Weights, version: int) -> None:
         """Copy these weights into the stack."""
-        known = _model_of(self.models[policy])
+        current = _model_of(self.models[policy])
         new = _model_of(weights)
-        if new is not known and not can_stack([known, new]):
+        if new is not current and not can_stack([current, new]):
             raise StaleWeights(f"policy {policy!r}: its new weights do not fit into the stack")
         self.stack.put(self.policies.index(policy), state_of(policy, weights))
         self.models[policy] = weights
@@ -342,16 +342,16 @@ class StackedEngine(BatchedEngine):
         not be read.
         """
 
-        def prompt_tokens(place: int) -> int:
-            return len(requests[place].prompt_ids)
+        def prompt_tokens(index: int) -> int:
+            return len(requests[index].prompt_ids)
 
         columns = [sorted(column, key=prompt_tokens) for column in places.values()]
         height = max(1, self.max_rows // len(columns))
         longest = max(map(len, columns))
         for first in range(0, longest, height):
             parts = [column[first : first + height] for column in columns]
-            order = [place for part in parts for place in part]
-            yield order, _Grid(self, [requests[place] for place in order], list(map(len, parts)))
+            order = [index for part in parts for index in part]
+            yield order, _Grid(self, [requests[index] for index in order], list(map(len, parts)))
 
 
 class _Grid:
@@ -461,15 +461,15 @@ def _numbered(counts: Sequence[int]) -> np.ndarray:
 def _parts(pad_N: torch.Tensor) -> list[tuple[slice, int]]:
     """Slices of the rows of a grid, and the first slot that any row of each sees."""
     size = max(PART, len(pad_N) // 4)
-    found: list[tuple[slice, int]] = []
+    parts: list[tuple[slice, int]] = []
     for i in range(0, len(pad_N), size):
         first = int(pad_N[i : i + size].min())
-        if found and abs(first - found[-1][1]) < SLOTS:
-            before, lowest = found[-1]
-            found[-1] = slice(before.start, i + size), min(first, lowest)
+        if parts and abs(first - parts[-1][1]) < SLOTS:
+            before, lowest = parts[-1]
+            parts[-1] = slice(before.start, i + size), min(first, lowest)
         else:
-            found.append((slice(i, i + size), first))
-    return found
+            parts.append((slice(i, i + size), first))
+    return parts
 
 
 def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -139,18 +139,18 @@ class ApiHost:
         self.open()
         body = self.server.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
         began = time.perf_counter()
-        said = await self._there(self._answer({**body, **also}, ask.seed))
+        completion = await self._there(self._answer({**body, **also}, ask.seed))
         reply = Reply(
-            said.text,
-            said.finished,
+            completion.text,
+            completion.finished,
             self.versions[ask.policy],
-            said.usage.prompt_tokens or 0,
-            said.usage.tokens or 0,
-            said.logprob,
+            completion.usage.prompt_tokens or 0,
+            completion.usage.tokens or 0,
+            completion.logprob,
             time.perf_counter() - began,
-            thoughts=said.thoughts,
+            thoughts=completion.thoughts,
         )
-        return reply, said
+        return reply, completion
 
     async def tell(self, ask: Ask, text: str) -> Reply:
         """Nobody learns here, so nobody is told what to say."""
@@ -170,21 +170,21 @@ class ApiHost:
                 " server's alternatives tell nothing: reword one of them"
             )
         also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
-        reply, said = await self._reply(ask, Sampling(max_tokens=1), also)
-        if said.first is None:
+        reply, completion = await self._reply(ask, Sampling(max_tokens=1), also)
+        if completion.first is None:
             raise UserMistake(
                 f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
                 f" which weighing needs: give role {ask.role!r} to agents of other hosts"
                 " (agents.<name>.roles), or have words said instead"
             )
-        unknown = [choice for choice in spelt if choice not in said.first]
+        unknown = [choice for choice in spelt if choice not in completion.first]
         if unknown:
             raise HostFailure(
-                f"{unknown[0]!r} is not among the {len(said.first)} likeliest beginnings of the"
-                " reply that the server tells of: behind an API only words of one token, which the"
-                " prompt asks for, can be weighed"
+                f"{unknown[0]!r} is not among the {len(completion.first)} likeliest beginnings of"
+                " the reply that the server tells of: behind an API only words of one token,"
+                " which the prompt asks for, can be weighed"
             )
-        weights = tuple(said.first[choice] for choice in spelt)
+        weights = tuple(completion.first[choice] for choice in spelt)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return replace(
             reply,
@@ -226,12 +226,12 @@ class ApiHost:
         self.open()
         known = set() if known is None else known
         for model in self.server.models:
-            place = (self.server.url, self.config.key_env or "", model)
-            if place not in known:
+            address = (self.server.url, self.config.key_env or "", model)
+            if address not in known:
                 await self._greet(
                     self.server.body(model, GREETING, replace(sampling, max_tokens=1), 0), note
                 )
-                known.add(place)
+                known.add(address)
         self.ledger.check_told()
 
     async def _greet(self, body: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -254,7 +254,7 @@ class ApiHost:
                 self.events[trouble.kind] += 1
                 if trouble.kind == "429":  # it lives, and asks are made again anyhow
                     return
-                told = f"host {self.name}: {trouble}"
+                problem = f"host {self.name}: {trouble}"
                 pause = trouble.after or min(self._pause(0, attempt, trouble), SOON)
                 if trouble.after:  # it says itself when it will be there
                     patience = max(patience, min(trouble.after, LONGEST) + 1.0)
@@ -264,10 +264,11 @@ class ApiHost:
                     remedy = (
                         f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
                     )
-                    raise UserMistake(f"{told}; {remedy}") from None
+                    raise UserMistake(f"{problem}; {remedy}") from None
                 if not attempt:
                     note(
-                        f"{told}; asking again for {patience:.0f} seconds, since it may be starting"
+                        f"{problem}; asking again for {patience:.0f} seconds, since it may be"
+                        " starting"
                     )
                 seen.add(str(trouble))
                 await asyncio.sleep(pause)

@@ -116,7 +116,9 @@ def read_said(data: bytes) -> Said:
     text, thoughts_within = split_thoughts(content or "")
     # vLLM and Ollama spell the key of thoughts in two ways
     apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
-    reasoning = next((found for found in apart if isinstance(found, str) and found), "")
+    reasoning = next(
+        (text_apart for text_apart in apart if isinstance(text_apart, str) and text_apart), ""
+    )
     thoughts = "\n".join(filter(None, (reasoning, thoughts_within)))
     if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
         usage = Usage(usage.prompt_tokens, None)
@@ -148,8 +150,8 @@ def _usage(usage: Any) -> Usage:
     """The numbers of `usage`; None where one is none, and of a prompt of no token."""
     table: Any = usage if isinstance(usage, dict) else {}
     counts = [table.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, made = (n if type(n) is int and 0 <= n <= MOST else None for n in counts)
-    return Usage(prompt or None, made)
+    prompt, generated = (n if type(n) is int and 0 <= n <= MOST else None for n in counts)
+    return Usage(prompt or None, generated)
 
 
 def _whole_text(text: str) -> str:
@@ -157,10 +159,10 @@ def _whole_text(text: str) -> str:
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
-def _logprob(found: Any) -> float:
+def _logprob(value: Any) -> float:
     """The sum over generated tokens; 0.0 where they are not told."""
     try:
-        total = math.fsum(float(token["logprob"]) for token in found["content"])
+        total = math.fsum(float(token["logprob"]) for token in value["content"])
     except (TypeError, KeyError, ValueError, OverflowError):
         return 0.0
     return total if math.isfinite(total) else 0.0
@@ -174,16 +176,16 @@ def _first_token(found: Any) -> dict[str, float] | None:
     """Log-probs of the alternatives to the first token; None where they are not told."""
     try:
         listed = found["content"][0]["top_logprobs"]
-        told = [(str(one["token"]).strip(), float(one["logprob"])) for one in listed]
+        alternatives = [(str(one["token"]).strip(), float(one["logprob"])) for one in listed]
     except (TypeError, KeyError, IndexError, ValueError, OverflowError):
         return None
-    known: dict[str, float] = {}
-    for text, logprob in told:
+    by_word: dict[str, float] = {}
+    for text, logprob in alternatives:
         if logprob > SLACK or math.isnan(logprob):
             return None
         if math.isfinite(logprob):
-            known[text] = float(np.logaddexp(logprob, known.get(text, -math.inf)))
-    return known or None
+            by_word[text] = float(np.logaddexp(logprob, by_word.get(text, -math.inf)))
+    return by_word or None
 
 
 REST = 30.0
@@ -241,14 +243,16 @@ class Ledger:
         if self.config.price is None:
             return None
         counted = self.spent if counted is None else counted
-        prompt, made = self.config.price
-        return (counted.get("prompt_tokens", 0) * prompt + counted.get("tokens", 0) * made) / 1e6
+        prompt, generated = self.config.price
+        return (
+            counted.get("prompt_tokens", 0) * prompt + counted.get("tokens", 0) * generated
+        ) / 1e6
 
     def check_budget(self) -> None:
         """An error where a budget is spent, or cannot be held."""
-        since, told = self._unpaid
+        since, refusal = self._unpaid
         if time.monotonic() - since < REST:
-            raise BudgetSpent(told)
+            raise BudgetSpent(refusal)
         self.check_told()
         used = self.spent + self.unsettled
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
@@ -269,17 +273,17 @@ class Ledger:
                 f" {budget:g}; raise it{self.work.going_on(f'{key}=NUMBER')}"
             )
 
-    def out_of_credit(self, told: str) -> BudgetSpent:
+    def out_of_credit(self, answer: str) -> BudgetSpent:
         """What was paid for at the server is used up: waiting does not help, and what has been
         played is kept.
         """
         self.events["out of credit"] += 1
-        told = (
-            f"host {self.host}: {told}; what was paid for there is used up: add to"
+        answer = (
+            f"host {self.host}: {answer}; what was paid for there is used up: add to"
             f" it{self.work.going_on()}"
         )
-        self._unpaid = (time.monotonic(), told)
-        return BudgetSpent(told)
+        self._unpaid = (time.monotonic(), answer)
+        return BudgetSpent(answer)
 
     def check_told(self) -> None:
         """An error where there is a budget, and the server does not tell what its answers cost."""
@@ -295,21 +299,21 @@ class Ledger:
 
     def account(self) -> dict[str, Any]:
         """What has been spent and what went wrong, as JSON."""
-        told: dict[str, Any] = {
+        account: dict[str, Any] = {
             "spent": dict(self.spent),
             "money": self.money(),
             "events": dict(self.events),
         }
         if self.unsettled:
-            told["unsettled"] = {**self.unsettled, "money": self.money(self.unsettled)}
-        return told
+            account["unsettled"] = {**self.unsettled, "money": self.money(self.unsettled)}
+        return account
 
     def restore(self, account: Mapping[str, Any]) -> None:
         """The inverse of `account`."""
         unsettled = {**account.get("unsettled", {})}
         unsettled.pop("money", None)
-        kept = account["spent"], account["events"], unsettled
-        for counter, counts in zip((self.spent, self.events, self.unsettled), kept, strict=True):
+        saved = account["spent"], account["events"], unsettled
+        for counter, counts in zip((self.spent, self.events, self.unsettled), saved, strict=True):
             counter.clear()
             counter.update(counts)
 
@@ -384,11 +388,11 @@ class Server:
                 headers=headers, cookies=cookies, timeout=None, limits=limits
             )
         except OSError as error:
-            told = error.strerror or type(error).__name__
+            reason = error.strerror or type(error).__name__
             where = _that_are_set(CERTIFICATES) or "the system's certificates"
             raise UserMistake(
-                f"host {self.host}: certificates cannot be read ({told}): correct {where}, or unset"
-                " it"
+                f"host {self.host}: certificates cannot be read ({reason}): correct {where}, or"
+                " unset it"
             ) from None
         except ImportError:  # what a proxy's address holds may be a password: it is not repeated
             raise UserMistake(
@@ -433,10 +437,10 @@ class Server:
                     self.ledger.events[f"{name} refused"] += 1
                 self._taken[model] |= taken
                 return self._read(sent, body[ROOM], data)
-            said, code = words_of(data)
-            refused = _refused_parameter(sent, said) if status in (400, 422) else None
+            message, code = words_of(data)
+            refused = _refused_parameter(sent, message) if status in (400, 422) else None
             if refused is None:
-                raise self._refused(status, headers, said, code)
+                raise self._refused(status, headers, message, code)
             taken[refused] = NEWER_ROOM if refused == ROOM else None
 
     async def _exchange(
@@ -480,9 +484,9 @@ class Server:
                     f"host {self.host}: the certificate of {self.url} is not trusted: name its"
                     " authority in SSL_CERT_FILE"
                 ) from None
-            told = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
+            reason = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
             kind = "no connection" if is_settled else "broken off"
-            raise Trouble(kind, told, nowhere=_is_unknown_name(error)) from None
+            raise Trouble(kind, reason, nowhere=_is_unknown_name(error)) from None
         finally:
             if not is_settled:
                 self.ledger.count_unsettled(len(sent), room)
@@ -490,55 +494,61 @@ class Server:
     def _read(self, sent: Mapping[str, Any], room: int, data: bytes) -> Said:
         """What a 2xx says; whatever comes of it, what it has cost is counted."""
         try:
-            said = read_said(data)
+            completion = read_said(data)
         except Unusable as wrong:
             if wrong.usage.told:
                 self.ledger.count(wrong.usage)
             else:
                 self.ledger.count_unsettled(len(_as_json(sent)), room)
-            told = self._plain(str(wrong))
-            raise Unusable(told, wrong.usage, kind=wrong.kind) from None
-        self.ledger.count(said.usage)
-        if said.filtered:
+            reason = self._plain(str(wrong))
+            raise Unusable(reason, wrong.usage, kind=wrong.kind) from None
+        self.ledger.count(completion.usage)
+        if completion.filtered:
             self.ledger.events["content filter"] += 1
-        return said
+        return completion
 
-    def _refused(self, status: int, headers: Mapping[str, str], said: str, code: str) -> Exception:
+    def _refused(
+        self, status: int, headers: Mapping[str, str], message: str, code: str
+    ) -> Exception:
         """What an answer other than 2xx means."""
-        told = f"{self.url} answers {status}: {self._plain(said)}"
+        answer = f"{self.url} answers {status}: {self._plain(message)}"
         if status == 402 or code == "insufficient_quota":
-            return self.ledger.out_of_credit(told)
+            return self.ledger.out_of_credit(answer)
         if status in AGAIN or status >= 500:
             wait = headers.get("retry-after", "").strip()
             is_number = re.fullmatch(r"\d{1,9}(\.\d+)?", wait)
-            return Trouble(str(status), told, float(wait) if is_number else None)
+            return Trouble(str(status), answer, float(wait) if is_number else None)
         self.ledger.events[str(status)] += 1
         if status < 400 or status in (401, 403, 404, 407):
             self.ledger.events["given up"] += 1
         if status == 407:
             return UserMistake(
-                f"host {self.host}: {told}; a proxy wants a user: name it in the variable that"
+                f"host {self.host}: {answer}; a proxy wants a user: name it in the variable that"
                 " names the proxy"
             )
         if status in (401, 403):
             key = "no key was sent"
             if self.config.key_env:
                 key = f"the key in the environment variable {self.config.key_env}"
-            return UserMistake(f"host {self.host}: {told}; check hosts.{self.host}.key_env ({key})")
+            return UserMistake(
+                f"host {self.host}: {answer}; check hosts.{self.host}.key_env ({key})"
+            )
         if status == 404 or status < 400:
             names = ", ".join(self.models)
             return UserMistake(
-                f"host {self.host}: {told}; check hosts.{self.host}.api, and that it has the model"
-                f" (base): {names}"
+                f"host {self.host}: {answer}; check hosts.{self.host}.api, and that it has the"
+                f" model (base): {names}"
             )
-        if re.search(r"context|too long|maximum.{0,20}length", said, re.IGNORECASE):
-            return Refused(f"the prompt and its reply do not fit the model's context: {told}", said)
-        if re.search(r"\btemperature\b", said):
-            told += (
+        if re.search(r"context|too long|maximum.{0,20}length", message, re.IGNORECASE):
+            return Refused(
+                f"the prompt and its reply do not fit the model's context: {answer}", message
+            )
+        if re.search(r"\btemperature\b", message):
+            answer += (
                 "; models that take one temperature only take 1: set"
                 " agents.<name>.temperature=1 for its agents, in an evaluation eval_temperature=1"
             )
-        return Refused(told, said)
+        return Refused(answer, message)
 
     def _plain(self, text: str) -> str:
         """A line of somebody else's words, without the key."""
@@ -556,14 +566,14 @@ def _as_json(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
-def _refused_parameter(sent: Mapping[str, Any], said: str) -> str | None:
+def _refused_parameter(sent: Mapping[str, Any], message: str) -> str | None:
     """The parameter without which, or under another name, the same model may take a request."""
-    if ROOM in sent and NEWER_ROOM in said and "support" in said:
+    if ROOM in sent and NEWER_ROOM in message and "support" in message:
         return ROOM
-    if "seed" in sent and re.search(r"\bseed\b", said):
+    if "seed" in sent and re.search(r"\bseed\b", message):
         return "seed"
     # refused outright: a model that has one temperature has that of the protocol, which is 1
-    if sent.get("temperature") == 1.0 and re.search(r"\btemperature\b", said):
+    if sent.get("temperature") == 1.0 and re.search(r"\btemperature\b", message):
         return "temperature"
     return None
 

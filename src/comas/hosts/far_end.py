@@ -172,9 +172,13 @@ class FarEnd:
             self._host.close()
 
     async def _do(self, number: int, verb: str, arguments: Sequence[Any]) -> None:
-        own = {"learn": self.learn, "sees": self.sees}
+        own_verbs = {"learn": self.learn, "sees": self.sees}
         try:
-            answer = number, True, await (own.get(verb) or getattr(self._host, verb))(*arguments)
+            answer = (
+                number,
+                True,
+                await (own_verbs.get(verb) or getattr(self._host, verb))(*arguments),
+            )
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -230,10 +234,10 @@ def portable(error: BaseException) -> BaseException:
         again = pickle.loads(pickle.dumps(error))
         # one that ends a process would end the near one, or be taken for Ctrl-C there
         ordinary = isinstance(error, Exception)
-        whole = ordinary and type(again) is type(error) and str(again) == str(error)
+        survives = ordinary and type(again) is type(error) and str(again) == str(error)
     except Exception:  # noqa: BLE001 - whatever is against it, words can travel
-        whole = False
-    travelling = error if whole else HostFailure(f"{type(error).__name__}: {error}")
+        survives = False
+    travelling = error if survives else HostFailure(f"{type(error).__name__}: {error}")
     travelling.__traceback__ = travelling.__cause__ = travelling.__context__ = None
     travelling.add_note(f"at the far end:\n{where}")
     return travelling

@@ -189,7 +189,7 @@ class LocalHost:
         began = time.perf_counter()
         weighing = Weighing(ask.policy, prompt_ids, spelt)
         logprobs = await self._answered("weighing", lambda: self.engine.weigh(weighing))
-        weights = tuple(float(own.sum(dtype=np.float64)) for own in logprobs)
+        weights = tuple(float(of_choice.sum(dtype=np.float64)) for of_choice in logprobs)
         self._check_finite(ask, weights)
         chosen, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         self.meter.replies += 1
@@ -409,8 +409,10 @@ def in_memory(host: str, doing: str, remedy: str) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         reason = " ".join(str(error).split())[:120]
-        said = f" ({reason})" if reason else ""
-        raise UserMistake(f"host {host}: out of memory while {doing}{said}: {remedy}") from error
+        reason_text = f" ({reason})" if reason else ""
+        raise UserMistake(
+            f"host {host}: out of memory while {doing}{reason_text}: {remedy}"
+        ) from error
 
 
 def turn_facts(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -450,27 +452,27 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     table = plan.table
     method = plan.method
     trusted = table.trust_remote_code
-    place, kind = place_of(table.device, table.dtype)
-    if place.type == "cpu":
+    torch_device, kind = place_of(table.device, table.dtype)
+    if torch_device.type == "cpu":
         return_large_blocks()  # memory is kept compact from then on
     meter = Meter()
     learner: Learner | None = None
     population = None
-    with in_turn(place.type):
+    with in_turn(torch_device.type):
         if plan.under is not None:
             population, tokenizer, ends = load_population(
-                plan.policies, plan.under, place, kind, trusted, plan.shapes or {}, plan.seed
+                plan.policies, plan.under, torch_device, kind, trusted, plan.shapes or {}, plan.seed
             )
             models = {plan.under: population.model}
             weights = dict.fromkeys(population.policies, Adapter(population))
         else:
             stored = kind if method is None else None
-            models, tokenizer, ends = load_models(plan.policies, place, stored, trusted)
+            models, tokenizer, ends = load_models(plan.policies, torch_device, stored, trusted)
             weights = {policy: WholeModel(model) for policy, model in models.items()}
-        known = min(len(model.get_input_embeddings().weight) for model in models.values())
+        vocabulary = min(len(model.get_input_embeddings().weight) for model in models.values())
         # what padding says is read by nobody
         pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
-        pad_id = pad_id if pad_id < known else 0  # it was added to the tokenizer alone
+        pad_id = pad_id if pad_id < vocabulary else 0  # it was added to the tokenizer alone
         if method is not None and population is not None:
             origin = str(population.model.config.name_or_path)
             learner = AdapterLearner(population, plan.recipe, method, pad_id, origin, meter=meter)
@@ -480,7 +482,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         elif method is not None:
             learner = FullLearner(models, plan.recipe, method, pad_id, kind, meter=meter)
     context = min(context_of(model, table.context, plan.name) for model in models.values())
-    worker = own_thread(f"host-{plan.name}", place.type)
+    worker = own_thread(f"host-{plan.name}", torch_device.type)
     engine_plan = EnginePlan(
         end_ids=ends,
         pad_id=pad_id,
@@ -498,7 +500,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     except BaseException:
         worker.shutdown()
         raise
-    chat = Chat(tokenizer, ends, table.thinking, known)
+    chat = Chat(tokenizer, ends, table.thinking, vocabulary)
     if token := chat.unheard_end():
         LOG.warning(
             "hosts.%s: the chat template of %r ends replies with %s, which is not an end token of"
@@ -515,7 +517,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         engine,
         learner,
         context,
-        str(place),
+        str(torch_device),
         str(kind).removeprefix("torch."),
         lags=plan.lags,
         meter=meter,

@@ -226,8 +226,8 @@ class RemoteHost:
         """Take one step per policy, by the method that the host was built for; what may differ is
         its `lr_scale`.
         """
-        own = self._method
-        assert own is None or replace(method, lr_scale=own.lr_scale) == own, (
+        own_method = self._method
+        assert own_method is None or replace(method, lr_scale=own_method.lr_scale) == own_method, (
             f"host {self.name} was built for another method"
         )
         return await self._call("learn", payoffs, method.lr_scale)

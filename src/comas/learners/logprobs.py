@@ -74,9 +74,9 @@ def halve(model: Any) -> Halves | None:
     ids = torch.arange(1, 9, device=model.device)[None]
     try:
         with torch.no_grad():
-            wanted = model(input_ids=ids, use_cache=False).logits
+            expected = model(input_ids=ids, use_cache=False).logits
             same = torch.equal(
-                wanted,
+                expected,
                 _logits(halves, halves.body(input_ids=ids, use_cache=False).last_hidden_state),
             )
     except Exception:  # noqa: BLE001 - whatever fails, this family is not a body and then a head

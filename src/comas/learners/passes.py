@@ -91,11 +91,11 @@ def in_packs(
         at = shared
         for segment, i in enumerate(pack, start=1):
             rest = rows[i].token_ids_T[shared:]
-            own = np.arange(at, at + len(rest))
-            ids[number, own] = rest
-            segments[number, own] = segment
-            positions[number, own] = shared + np.arange(len(rest))
-            before = np.concatenate([[shared - 1], own[:-1]])
+            own_positions = np.arange(at, at + len(rest))
+            ids[number, own_positions] = rest
+            segments[number, own_positions] = segment
+            positions[number, own_positions] = shared + np.arange(len(rest))
+            before = np.concatenate([[shared - 1], own_positions[:-1]])
             generated = np.flatnonzero(rows[i].mask_T[shared:])
             sources.append(number * wide[1] + before[generated])
             places.append(i * shape[1] + shared + generated)
@@ -264,13 +264,13 @@ def _reads_packs(model: Any, body: Any) -> bool:
     rows = [_trial([5, 6, 7], [8, 9]), _trial([5, 6, 7], [10, 11, 12])]
     others = [_trial([5, 6, 7], [13, 4]), rows[1]]
     apart = one_by_one(rows, 0, model.device)
-    wanted = _states(body, apart)
+    expected = _states(body, apart)
     packed = in_packs(rows, [[0, 1]], 0, model)
     states = _states(body, packed)
     changed = _states(body, in_packs(others, [[0, 1]], 0, model))
     second = packed.rows_N == 1
     unmoved = torch.equal(states[second], changed[second])
-    distance = (states - wanted).norm() / wanted.norm()
+    distance = (states - expected).norm() / expected.norm()
     return unmoved and bool(distance <= TOLERANCE[model.dtype])
 
 
@@ -331,15 +331,17 @@ def passes(owned: Sequence[Owned], tokens_per_pass: int, shares: bool = False) -
             parts[-1].append(unit)
         else:
             parts.append([unit])
-    found: list[Pass] = []
+    all_passes: list[Pass] = []
     for part in parts:
         padded = len(part) * max(lengths[unit] for unit in part)
         here = sorted((units[unit] for unit in part), key=lambda unit: owned[unit[0]][0])
         places = iter(range(len(owned)))
         packs = [[next(places) for _ in unit] for unit in here]
         alone = all(len(pack) == 1 for pack in packs)
-        found.append(Pass([i for unit in here for i in unit], None if alone else packs, padded))
-    return found
+        all_passes.append(
+            Pass([i for unit in here for i in unit], None if alone else packs, padded)
+        )
+    return all_passes
 
 
 def _joins(part: Sequence[int], unit: int, lengths: Sequence[int], tokens_per_pass: int) -> bool:

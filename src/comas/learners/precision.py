@@ -44,16 +44,16 @@ def working_copy(master: Any, dtype: torch.dtype) -> Any:
             weight.grad.add_(got.grad)
         got.grad = None
 
-    for weight, own in zip(master.parameters(), working.parameters(), strict=True):
-        own.register_post_accumulate_grad_hook(lambda got, weight=weight: collect(weight, got))
+    for weight, copied in zip(master.parameters(), working.parameters(), strict=True):
+        copied.register_post_accumulate_grad_hook(lambda got, weight=weight: collect(weight, got))
     return working
 
 
 @torch.no_grad()
 def publish(master: Any, working: Any) -> None:
     """Round the master's weights into its working copy."""
-    for weight, own in zip(master.parameters(), working.parameters(), strict=True):
-        own.copy_(weight)
+    for weight, copied in zip(master.parameters(), working.parameters(), strict=True):
+        copied.copy_(weight)
 
 
 def allow_recomputing(model: Any) -> None:
@@ -76,10 +76,10 @@ def allow_recomputing(model: Any) -> None:
         torch.arange(1, 33, device=model.device)[None] % model.get_input_embeddings().num_embeddings
     )
     with torch.no_grad():
-        wanted = model(input_ids=ids, use_cache=False).logits
+        expected = model(input_ids=ids, use_cache=False).logits
         with recomputing(model):
             got = model(input_ids=ids, use_cache=False).logits
-    if not torch.equal(wanted, got):
+    if not torch.equal(expected, got):
         raise UserMistake(
             f"checkpointing: {name} gives other probabilities while it trains (dropout in its"
             f" config?): {remedy}"

@@ -122,8 +122,8 @@ def learn(
     # the error, which holds the tensors of the pass, is gone by now
     for policy in step.policies:
         weights.finish(policy, math.nan)  # forgets the gradients
-    whole = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in step.owned))
-    weights.recipe = replace(recipe, tokens_per_pass=max(64, whole // 2), halved=True)
+    largest = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in step.owned))
+    weights.recipe = replace(recipe, tokens_per_pass=max(64, largest // 2), halved=True)
     return Step(weights, rows, method).take()
 
 
@@ -210,8 +210,10 @@ class Step:
         if self.sampled:
             return
         for policy in self.policies:
-            own = [(row, row.logprobs_T) for row in self.rows[policy]]
-            self.gaps[policy], importance = gap_to_engine(policy, own, self.weights.recipe)
+            with_logprobs = [(row, row.logprobs_T) for row in self.rows[policy]]
+            self.gaps[policy], importance = gap_to_engine(
+                policy, with_logprobs, self.weights.recipe
+            )
             if self.method.fresh:  # whose losses are of given replies, whoever said them
                 importance = {}
             self.importance |= importance
@@ -290,14 +292,14 @@ class Step:
             weights.backward(chosen, part.packs, loss_B.sum())
             weights.meter.learnt(len(chosen))
             if unknown:
-                made = logprobs_BT.detach().cpu().numpy()
-                for (policy, row), own_T in zip(chosen, made, strict=True):
+                logprobs = logprobs_BT.detach().cpu().numpy()
+                for (policy, row), own_T in zip(chosen, logprobs, strict=True):
                     if policy in unknown:
                         unknown[policy].append((row, own_T[: len(row.token_ids_T)]))
             for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
                 losses[policy] += loss
-        for policy, own in unknown.items():
-            self.gaps[policy], _ = gap_to_engine(policy, own, weights.recipe)
+        for policy, of_policy in unknown.items():
+            self.gaps[policy], _ = gap_to_engine(policy, of_policy, weights.recipe)
         return losses
 
     def _terms(self, chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> torch.Tensor:
@@ -332,8 +334,8 @@ class Step:
         last step, and where it was not, the gradients are thrown away.
         """
         weights = self.weights
-        wanted = weights.recipe.old_logprobs == "first_pass"
-        if not wanted or not self.updates_once or self.method.fresh:
+        first_pass = weights.recipe.old_logprobs == "first_pass"
+        if not first_pass or not self.updates_once or self.method.fresh:
             return False
         if self._fits_in_a_pass():  # one forward pass as well, and any credit
             return False
@@ -344,7 +346,7 @@ class Step:
                 return False
             credits[policy] = part
         places = {
-            policy: {row.turn: place for place, row in enumerate(rows)}
+            policy: {row.turn: index for index, row in enumerate(rows)}
             for policy, rows in self.rows.items()
         }
 
@@ -356,8 +358,8 @@ class Step:
                 if policy in weights.corrected:  # expected to have importance weights
                     self.importance |= corrections_of([(row, row.logprobs_T)], weights.recipe)
             for policy, own in own_places.items():
-                for place, advantages_T in zip(own, credits[policy](own), strict=True):
-                    self.rows[policy][place].advantages_T = advantages_T
+                for index, advantages_T in zip(own, credits[policy](own), strict=True):
+                    self.rows[policy][index].advantages_T = advantages_T
 
         expected = weights.corrected & {*self.policies}
         losses = self._gradients(self.owned, prepare)
@@ -391,15 +393,15 @@ def logprobs(weights: Holder, owned: Sequence[Owned], reference: bool = False) -
     """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0 outside
     the mask.
     """
-    found: list[np.ndarray] = [np.empty(0)] * len(owned)
+    results: list[np.ndarray] = [np.empty(0)] * len(owned)
     with torch.no_grad():
         for part in weights.parts(owned):
             chosen = [owned[i] for i in part.rows]
             logprobs_BT = weights.forward(chosen, part.packs, reference).cpu().numpy()
             for i, (_, row), logprobs_T in zip(part.rows, chosen, logprobs_BT, strict=True):
-                found[i] = logprobs_T[: len(row.token_ids_T)]
+                results[i] = logprobs_T[: len(row.token_ids_T)]
             weights.meter.read(len(chosen))
-    return found
+    return results
 
 
 def _take_own(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:

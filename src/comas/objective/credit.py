@@ -101,7 +101,7 @@ def grpo(
 def _group_values(rows: Sequence[Row], *, scale: bool = True) -> np.ndarray:
     """Rewards normalised within their groups, (R,)."""
     groups = [
-        f"alone {place}" if row.group is None else row.group for place, row in enumerate(rows)
+        f"alone {index}" if row.group is None else row.group for index, row in enumerate(rows)
     ]
     return _standardise(rows, groups, 2, scale)
 
@@ -172,7 +172,7 @@ def in_parts(
         return None
 
     def advantages_of(places: Sequence[int]) -> list[np.ndarray]:
-        chosen = [rows[place] for place in places]
+        chosen = [rows[index] for index in places]
         return _per_row(chosen, values_R[list(places)], kl, entropy)
 
     return advantages_of
@@ -254,11 +254,11 @@ def _normalise_tokens(
     with its bonus for entropy.
     """
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
-    ends = np.cumsum([len(own) for own in generated])
+    ends = np.cumsum([len(of_row) for of_row in generated])
     advantages: list[np.ndarray] = []
     parts = np.split(standardised(np.concatenate(generated)), ends[:-1])
-    for row, own in zip(rows, parts, strict=True):
+    for row, of_row in zip(rows, parts, strict=True):
         advantages_T = np.zeros(len(row.mask_T))
-        advantages_T[row.mask_T] = own
+        advantages_T[row.mask_T] = of_row
         advantages.append(advantages_T + surprise(row, entropy) if entropy else advantages_T)
     return advantages

@@ -33,10 +33,10 @@ def by_id(episode: Episode) -> dict[str, Turn]:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """The mean of the values that are there; None where none is."""
-    there = [value for value in values if value is not None]
-    if not there:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return math.fsum(there) / len(there)
+    return math.fsum(present) / len(present)
 
 
 def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
@@ -156,7 +156,10 @@ def likeness(texts: Sequence[str | None]) -> list[float]:
     """Per text the share of all that are like it, itself among them; a None was no question."""
     posed = [grams(text) for text in texts if text is not None]
     owns = [grams(text or "") for text in texts]
-    return [sum(similarity(own, other) >= ALIKE for other in posed) / len(texts) for own in owns]
+    return [
+        sum(similarity(own_grams, other) >= ALIKE for other in posed) / len(texts)
+        for own_grams in owns
+    ]
 
 
 def _square(counts: Grams) -> int:

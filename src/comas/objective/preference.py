@@ -108,12 +108,12 @@ def _margins(rows: Sequence[Row], reference: Reference) -> dict[Pair, float]:
 def pairs(rows: Sequence[Row]) -> list[Pair]:
     """Of each group its best and its worst row, where their pay differs by more than rounding."""
     groups: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.group is not None:
-            groups.setdefault(row.group, []).append(place)
+            groups.setdefault(row.group, []).append(index)
 
-    def reward(place: int) -> float:
-        return rows[place].reward
+    def reward(index: int) -> float:
+        return rows[index].reward
 
     paired: list[Pair] = []
     for places in groups.values():

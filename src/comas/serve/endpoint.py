@@ -265,10 +265,10 @@ class Endpoint:
             if names.isdisjoint({host, host.rpartition(":")[0]}):
                 raise Refusal(403, f"this endpoint is asked as localhost, not as {host[:100]!r}")
             return
-        kind, _, given = asked.headers.get("authorization", "").partition(" ")
-        is_right = secrets.compare_digest(given.encode(), self._key.encode())
+        kind, _, token = asked.headers.get("authorization", "").partition(" ")
+        is_right = secrets.compare_digest(token.encode(), self._key.encode())
         if kind.lower() != "bearer" or not is_right:
-            why = "a key is wanted: Authorization: Bearer KEY" if not given else "the key is wrong"
+            why = "a key is wanted: Authorization: Bearer KEY" if not token else "the key is wrong"
             raise Refusal(401, why, code="invalid_api_key")
 
     def _check_places(self, request: Request) -> None:

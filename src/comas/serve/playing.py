@@ -103,10 +103,10 @@ def _playable(team: Team, name: str) -> Way | None:
         way = _checked(team, name)
         if name == "game":
             return way
-        found = rehearse(way.method, team.task, team.members, question, way.options)
+        turns = rehearse(way.method, team.task, team.members, question, way.options)
     except UserMistake:
         return None
-    return way if found else None
+    return way if turns else None
 
 
 def _checked(team: Team, name: str) -> Way:
@@ -239,7 +239,7 @@ def _answer_of(episode: Episode, stop: Sequence[str]) -> Answer:
         is_cut = any(not turn.finished for turn in turns)
         is_answered = False
         text = turns[0].text if len(turns) == 1 and is_cut else ""
-    ends = [place for end in stop if (place := text.find(end)) >= 0]
+    ends = [start for end in stop if (start := text.find(end)) >= 0]
     if ends:
         return Answer(text[: min(ends)], "stop", is_answered, turns)
     return Answer(text, "length" if is_cut else "stop", is_answered, turns)

@@ -107,8 +107,8 @@ def refusal_of(error: Exception) -> Refusal:
         if isinstance(error, kind):
             return Refusal(status, str(error), code=code)
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
-    told = f"{type(error).__name__}: a bug; the server's stderr has its traceback"
-    return Refusal(500, told, code="internal_error")
+    message = f"{type(error).__name__}: a bug; the server's stderr has its traceback"
+    return Refusal(500, message, code="internal_error")
 
 
 # --- requests
@@ -199,13 +199,13 @@ class _Body(_Strict):
         """Leave out what asks for nothing; what is left and is no field is refused by its name."""
         if not isinstance(table, dict):
             return table
-        kept: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for name, value in table.items():
             if value is None or name in NAMES:
                 continue
             if name in cls.model_fields or value not in NOTHING:
-                kept[name] = value
-        return kept
+                given[name] = value
+        return given
 
     @field_validator("messages")
     @classmethod
@@ -221,8 +221,8 @@ def read_request(data: bytes, players: Players) -> Request:
     body = _validated(data)
     model = players.models.get(body.model)
     if model is None:
-        known = f"there is no model {body.model[:100]!r}: there are {', '.join(players.models)}"
-        raise Refusal(404, known, param="model", code="model_not_found")
+        message = f"there is no model {body.model[:100]!r}: there are {', '.join(players.models)}"
+        raise Refusal(404, message, param="model", code="model_not_found")
     most = players.at_once
     if body.n > most:
         many = f"{body.n} answers are wanted, and {most} are the most"
@@ -256,14 +256,14 @@ def _validated(data: bytes) -> _Body:
         return _Body.model_validate_json(data)
     except ValidationError as error:
         # of a value that may have several forms, what is said of the form that it comes closest to
-        told = max(error.errors(), key=lambda each: len(each["loc"]))
-        place = ".".join(map(str, told["loc"]))[:100]
-        param = str(told["loc"][0])[:100] if told["loc"] else None
-        message = told["msg"].removeprefix("Value error, ")
-        if told["type"] == "extra_forbidden":
+        first = max(error.errors(), key=lambda each: len(each["loc"]))
+        key = ".".join(map(str, first["loc"]))[:100]
+        param = str(first["loc"][0])[:100] if first["loc"] else None
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
             message = "is not supported here, and is never ignored: leave it out"
         raise Refusal(
-            400, f"{place or 'the body'}: {message}", param=param, code="invalid_value"
+            400, f"{key or 'the body'}: {message}", param=param, code="invalid_value"
         ) from None
 
 

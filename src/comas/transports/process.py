@@ -141,12 +141,12 @@ def environment(call: Call) -> dict[str, str]:
 
 def last_words(code: int | None, words: Sequence[str]) -> str:
     """Why a child has ended, as far as it can be told."""
-    said = f"; its last words: {words[-1][:300]}" if words else ""
+    quoted = f"; its last words: {words[-1][:300]}" if words else ""
     if code is None:
-        return f"it closed its end{said}"
+        return f"it closed its end{quoted}"
     how = ending(code)
     memory = ", as the system does where memory runs out" if how.endswith("SIGKILL") else ""
-    return f"its process {how}{memory}{said}"
+    return f"its process {how}{memory}{quoted}"
 
 
 def main(incoming: Connection, outgoing: Connection) -> None:

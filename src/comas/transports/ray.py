@@ -111,8 +111,8 @@ class RayLine:
                     self._heard(frame)
         except Exception as error:  # noqa: BLE001 - Ray has many words for an actor that is gone
             if not self._closing.is_set():
-                said = [line.strip() for line in str(error).splitlines() if line.strip()]
-                self._ended(f"{type(error).__name__}: {' '.join(said)[:300]}")
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                self._ended(f"{type(error).__name__}: {' '.join(lines)[:300]}")
 
 
 class Actor:
@@ -192,10 +192,10 @@ def connect(call: Call) -> None:
             )
         _began_here.set()
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        said = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         where = f"the cluster at {address}" if address else "a cluster here"
         raise UserMistake(
-            f"hosts.{call.host}.where=ray: {where} cannot be had: {(said or ['no reason'])[0]}"
+            f"hosts.{call.host}.where=ray: {where} cannot be had: {(lines or ['no reason'])[0]}"
         ) from error
 
 
@@ -223,16 +223,16 @@ def resources_of(call: Call) -> dict[str, float]:
     """
     import ray
 
-    there = ray.cluster_resources()
+    available = ray.cluster_resources()
     free = ray.available_resources()
-    wanted = {"CPU": float(call.threads)}
-    if call.device.startswith("cuda") or (call.device == "auto" and there.get("GPU", 0)):
-        wanted["GPU"] = 1.0
-    for what, count in wanted.items():
-        if there.get(what, 0) < count:
-            had = f"has {there.get(what, 0):g} in all"
+    needed = {"CPU": float(call.threads)}
+    if call.device.startswith("cuda") or (call.device == "auto" and available.get("GPU", 0)):
+        needed["GPU"] = 1.0
+    for what, count in needed.items():
+        if available.get(what, 0) < count:
+            had = f"has {available.get(what, 0):g} in all"
         elif free.get(what, 0) < count:
-            had = f"has {free.get(what, 0):g} free of {there[what]:g}"
+            had = f"has {free.get(what, 0):g} free of {available[what]:g}"
         else:
             continue
         key = "threads" if what == "CPU" else "device"
@@ -240,7 +240,7 @@ def resources_of(call: Call) -> dict[str, float]:
             f"hosts.{call.host}.where=ray asks for {count:g} {what}, and the cluster {had}: set"
             f" hosts.{call.host}.{key}, put fewer hosts there, or start a larger cluster"
         )
-    return wanted
+    return needed
 
 
 @contextmanager

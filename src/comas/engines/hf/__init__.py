@@ -148,7 +148,7 @@ class HFEngine(BatchedEngine):
         self, requests: Sequence[Request], places: Places, wanted: Wanted
     ) -> Iterator[tuple[list[int], list[Generation]]]:
         for decoder, order in self._by_decoder(places):
-            yield order, decoder.decode([requests[place] for place in order], wanted)
+            yield order, decoder.decode([requests[index] for index in order], wanted)
 
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
@@ -160,14 +160,14 @@ class HFEngine(BatchedEngine):
         for decoder, order in self._by_decoder(self._by_policy(requests)):
             for first in range(0, len(order), self.max_rows):
                 part = order[first : first + self.max_rows]
-                for places, logits_NV in decoder.behind([requests[place] for place in part]):
-                    yield [part[place] for place in places], logits_NV
+                for places, logits_NV in decoder.behind([requests[index] for index in part]):
+                    yield [part[index] for index in places], logits_NV
 
     def _by_decoder(self, places: Places) -> Iterator[tuple[Decoder, list[int]]]:
         """Each decoder that has requests, and their places, sorted by policy."""
         for decoder in dict.fromkeys(self._decoders[policy] for policy in self.policies):
-            own = [p for p in self.policies if self._decoders[p] is decoder]
-            order = [place for policy in own for place in places[policy]]
+            policies = [p for p in self.policies if self._decoders[p] is decoder]
+            order = [index for policy in policies for index in places[policy]]
             if order:
                 yield decoder, order
 
@@ -175,9 +175,9 @@ class HFEngine(BatchedEngine):
         """The decoder that reads exactly these objects; policies on one base share theirs."""
         adapted = weights.shared if isinstance(weights, Adapter) else None
         model = weights.shared.model if isinstance(weights, Adapter) else weights.model
-        for known in self._decoders.values():
-            if known.model is model and known.adapted is adapted:
-                return known
+        for decoder in self._decoders.values():
+            if decoder.model is model and decoder.adapted is adapted:
+                return decoder
         return Decoder(self, model, adapted)
 
 

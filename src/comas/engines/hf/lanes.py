@@ -71,12 +71,12 @@ def split(prompts: Sequence[Prompt]) -> Split | None:
     suffix = 1
     longest = max(len(ids) for _, ids in prompts)
     while suffix < longest and suffix * len(prompts) < least:
-        made = _split(prompts, suffix)
-        prefixes = sum(len(prompts[h][1]) - suffix for h in made.heads)
+        beginnings = _split(prompts, suffix)
+        prefixes = sum(len(prompts[h][1]) - suffix for h in beginnings.heads)
         computed = suffix * len(prompts) + prefixes
         if computed < least:
             least = computed
-            best = made
+            best = beginnings
         suffix = math.ceil(suffix * 1.25)
     return best
 
@@ -182,10 +182,10 @@ class _Layer(CacheLayerMixin):
 def _longer(old: Tensor | None, new: Tensor, used: int) -> Tensor:
     """A buffer for `new` behind the used part of `old`, and for what may follow."""
     rows, heads, more, width = new.shape
-    made = new.new_empty(rows, heads, used + more + AHEAD, width)
+    buffer = new.new_empty(rows, heads, used + more + AHEAD, width)
     if old is not None:
-        made[:, :, :used] = old[:, :, :used]
-    return made
+        buffer[:, :, :used] = old[:, :, :used]
+    return buffer
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
     """A cache of these rows that ends where all of them end; `columns` is the length of the
     longest. Uses the pieces up.
     """
-    made = Slots(pieces[0].cache.windows, columns)
+    slots = Slots(pieces[0].cache.windows, columns)
     moves = [_move(piece, columns) for piece in pieces]
-    layers: Any = made.layers
+    layers: Any = slots.layers
     for i, layer in enumerate(layers):
         layer.keys, layer.values = (
             _filled([getattr(p.cache.layers[i], name) for p in pieces], moves, rows, columns)
@@ -251,7 +251,7 @@ def joined(pieces: Sequence[Piece], rows: int, columns: int) -> Slots:
         layer.is_initialized = True
         for piece in pieces:  # layer by layer, so that never more than one of them is there twice
             piece.cache.layers[i].keys = piece.cache.layers[i].values = None  # type: ignore[union-attr]
-    return made
+    return slots
 
 
 Move = tuple[Tensor, Tensor, range, Tensor | None]

@@ -59,15 +59,15 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> VLLMEngine:
     """
     host = f"hosts.{plan.host}"
     adapted = {id(w.shared): w.shared for w in models.values() if isinstance(w, Adapter)}
-    whole = [w.model for w in models.values() if isinstance(w, WholeModel)]
-    if len(adapted) + len(whole) != 1:
+    whole_models = [w.model for w in models.values() if isinstance(w, WholeModel)]
+    if len(adapted) + len(whole_models) != 1:
         raise UserMistake(
             f"{host}.engine = 'vllm' serves adapters on one base, or one whole model, and"
-            f" {len(models)} policies have {len(whole) + len(adapted)} models: set"
+            f" {len(models)} policies have {len(whole_models) + len(adapted)} models: set"
             f" {host}.learner=adapters, give each policy a host of its own, or set {host}.engine=hf"
         )
     shared = next(iter(adapted.values()), None)
-    model: Any = whole[0] if shared is None else shared.model
+    model: Any = whole_models[0] if shared is None else shared.model
     policies = list(models)
     arguments: dict[str, Any] = {}
     if shared is not None:
@@ -139,7 +139,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     dtype = served_dtype(model)
     free = _free(device)
     weights = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
-    kept = weights + (WORKSPACE if device == "cuda" else 0)
+    reserved = weights + (WORKSPACE if device == "cuda" else 0)
     row = row_bytes(model.config, plan.context, dtype)
     arguments: dict[str, Any] = {
         "model": str(folder),
@@ -148,7 +148,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         "dtype": str(dtype).removeprefix("torch."),
         "max_model_len": plan.context,
         "max_num_seqs": plan.max_rows,
-        "kv_cache_memory_bytes": cache_bytes(row, plan.max_rows, free, kept, device, host),
+        "kv_cache_memory_bytes": cache_bytes(row, plan.max_rows, free, reserved, device, host),
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
@@ -218,10 +218,10 @@ def folder_of(model: Any) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     name = str(model.config.name_or_path)
-    place = Path(name)
+    folder = Path(name)
     if not name:
         return None
-    if not place.is_dir():
+    if not folder.is_dir():
         try:
             revision = getattr(model.config, "_commit_hash", None)
             cached = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -229,10 +229,10 @@ def folder_of(model: Any) -> Path | None:
             return None
         if not isinstance(cached, str):
             return None
-        place = Path(cached).parent
-    if not (place / "config.json").is_file() or not any(place.glob("*.safetensors")):
+        folder = Path(cached).parent
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         return None
-    return place.resolve()
+    return folder.resolve()
 
 
 def _free(device: str) -> int:

@@ -94,7 +94,7 @@ class Library:
             use_tqdm=False,
         )
         # outputs are called as they were before vLLM added a random part
-        places = {name.rpartition("-")[0]: place for place, name in enumerate(queued)}
+        places = {name.rpartition("-")[0]: index for index, name in enumerate(queued)}
         replies: list[Reply | None] = [None] * len(asks)
         while engine.has_unfinished_requests():
             for output in engine.step():

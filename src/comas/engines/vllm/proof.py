@@ -58,10 +58,10 @@ class Reading:
         all tokens, or, where that is more, the drawn token's over `ONE`.
         """
         before = torch.tensor(self.places, device=logits_TV.device) - 1
-        chosen = torch.tensor([self.token_ids[place] for place in self.places])
+        chosen = torch.tensor([self.token_ids[index] for index in self.places])
         logprobs_PV = logits_TV[before].double().log_softmax(-1)
-        own = logprobs_PV.gather(1, chosen.to(logits_TV.device)[:, None])[:, 0].cpu().numpy()
-        apart = np.abs(self.logprobs - own)
+        of_tokens = logprobs_PV.gather(1, chosen.to(logits_TV.device)[:, None])[:, 0].cpu().numpy()
+        apart = np.abs(self.logprobs - of_tokens)
         return float(max(apart.mean(), apart[-1] / ONE))
 
 

@@ -249,8 +249,10 @@ class Layer:
         they are counted.
         """
         tokens = x_BTD.shape[:-1].numel()
-        whole = tokens == rows * width if width else tokens % rows == 0
-        return self.ordered and tokens > 0 and (whole or (x_BTD.dim() > 3 and len(x_BTD) == rows))
+        full_rows = tokens == rows * width if width else tokens % rows == 0
+        return (
+            self.ordered and tokens > 0 and (full_rows or (x_BTD.dim() > 3 and len(x_BTD) == rows))
+        )
 
     def mistake(self, shape: Sequence[int], rows: int) -> UserMistake:
         """What to say where rows cannot be told apart in an input of this shape."""

@@ -115,8 +115,8 @@ class AdapterLearner(Holder):
             state: dict[str, Any] = optimizer.state_dict()["state"].get(0, {})
             flat: dict[str, torch.Tensor] = {}
             for key in MOMENTS if state else ():
-                named = self.population.tensors(policy, self._as_flat(policy, state[key]))
-                for name, tensor in named.items():
+                tensors = self.population.tensors(policy, self._as_flat(policy, state[key]))
+                for name, tensor in tensors.items():
                     flat[f"{name}.{key}"] = tensor.contiguous()
             if state:
                 flat["step"] = state["step"]
@@ -130,8 +130,8 @@ class AdapterLearner(Holder):
             state: dict[str, Any] = {"step": flat["step"]} if "step" in flat else {}
             for key in MOMENTS if state else ():
                 state[key] = torch.zeros_like(self._rows_N[policy])
-                named = {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}
-                self.population.fill(policy, named, self._as_flat(policy, state[key]))
+                tensors = {n: flat[f"{n}.{key}"] for n in self.population.tensors(policy)}
+                self.population.fill(policy, tensors, self._as_flat(policy, state[key]))
             groups = optimizer.state_dict()["param_groups"]
             states = {0: state} if state else {}
             optimizer.load_state_dict({"state": states, "param_groups": groups})

@@ -65,28 +65,28 @@ def facts(folder: str | Path) -> dict[str, Any]:
     """Its adapter_config.json; an error where it is not plain LoRA."""
     path = Path(folder) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UserMistake(f"{path} cannot be read: it holds no object, but {found!r}")
+    if not isinstance(config, dict):
+        raise UserMistake(f"{path} cannot be read: it holds no object, but {config!r}")
     for key, plain in (PLAIN | ODD).items():
-        if (found.get(key) or plain) != plain:
+        if (config.get(key) or plain) != plain:
             raise UserMistake(
-                f"adapter {folder}: {key} is {found[key]!r}; only plain LoRA can be loaded here"
+                f"adapter {folder}: {key} is {config[key]!r}; only plain LoRA can be loaded here"
                 f" ({plain!r})"
             )
-    if (how := found.get("init_lora_weights")) not in BEGINNINGS:
+    if (how := config.get("init_lora_weights")) not in BEGINNINGS:
         raise UserMistake(
             f"adapter {folder}: init_lora_weights is {how!r}, which also changes the base: save it"
             " with peft's path_initial_model_for_weight_conversion, which makes it plain LoRA"
         )
-    return found
+    return config
 
 
 def spec_of(folder: str | Path) -> Spec:
     """Rank, alpha and modules of the adapter in this folder."""
-    found = facts(folder)
+    config = facts(folder)
     ranks = _ranks(Path(folder))
     if len(set(ranks.values())) != 1:
         raise UserMistake(
@@ -95,7 +95,7 @@ def spec_of(folder: str | Path) -> Spec:
         )
     rank = next(iter(ranks.values()))
     alphas = {
-        _of_pattern(found.get("alpha_pattern"), name, found.get("lora_alpha", rank))
+        _of_pattern(config.get("alpha_pattern"), name, config.get("lora_alpha", rank))
         for name in ranks
     }
     if len(alphas) != 1:
@@ -104,7 +104,7 @@ def spec_of(folder: str | Path) -> Spec:
         )
     alpha = float(alphas.pop())
     return Spec(
-        rank, alpha * math.sqrt(rank) if found.get("use_rslora") else alpha, tuple(sorted(ranks))
+        rank, alpha * math.sqrt(rank) if config.get("use_rslora") else alpha, tuple(sorted(ranks))
     )
 
 
@@ -114,10 +114,10 @@ def save(population: Population, policy: str, folder: Path, base: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     spec = population.specs[policy]
     linear = linear_layers(population.model)
-    named = {
+    tensors = {
         f"{PREFIX}{n}.weight": t.contiguous().cpu() for n, t in population.tensors(policy).items()
     }
-    save_file(named, folder / TENSORS, {"format": "pt", "base": population.fingerprint})
+    save_file(tensors, folder / TENSORS, {"format": "pt", "base": population.fingerprint})
     written = {
         **PLAIN,
         "task_type": "CAUSAL_LM",
@@ -137,11 +137,11 @@ def load(population: Population, policy: str, folder: Path) -> None:
     """Read an adapter into a policy of the same shape; an error where it belongs
     to another base.
     """
-    there = spec_of(folder)
+    saved = spec_of(folder)
     here = population.specs[policy]
-    if (there.rank, there.alpha) != (here.rank, here.alpha):
+    if (saved.rank, saved.alpha) != (here.rank, here.alpha):
         raise UserMistake(
-            f"adapter {folder} has rank {there.rank} and alpha {there.alpha:g}, and policy {policy}"
+            f"adapter {folder} has rank {saved.rank} and alpha {saved.alpha:g}, and policy {policy}"
             f" rank {here.rank} and alpha {here.alpha:g}: they stay what they were when a run began"
         )
     with safe_open(folder / TENSORS, "pt") as file:

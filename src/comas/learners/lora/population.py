@@ -57,8 +57,8 @@ class Population:
         self.specs = dict(specs)
         self.policies = sorted(specs)
         self.targets = {p: targets_of(model, s) for p, s in specs.items()}
-        wanted = {name for names in self.targets.values() for name in names}
-        self.modules = {name: module for name, module in model.named_modules() if name in wanted}
+        changed = {name for names in self.targets.values() for name in names}
+        self.modules = {name: module for name, module in model.named_modules() if name in changed}
         """What adapters change, by name, in the order of `flat_PN`."""
         pad = ALIGNED if model.device.type == "cuda" else 1
         self.rank = -(-max(s.rank for s in specs.values()) // pad) * pad
@@ -156,22 +156,22 @@ class Population:
         """The base by its names, shapes and first numbers, whatever the dtype in which it was
         loaded; it is frozen.
         """
-        made = hashlib.sha256()
+        hasher = hashlib.sha256()
         for name, weight in self.model.named_parameters():
-            made.update(f"{name} {tuple(weight.shape)} ".encode())
-            made.update(weight.detach().flatten()[:64].cpu().bfloat16().float().numpy().tobytes())
-        return made.hexdigest()[:16]
+            hasher.update(f"{name} {tuple(weight.shape)} ".encode())
+            hasher.update(weight.detach().flatten()[:64].cpu().bfloat16().float().numpy().tobytes())
+        return hasher.hexdigest()[:16]
 
     def merged(self, policy: str) -> dict[str, Tensor]:
         """Weights of adapted modules with this policy's adapter added: W + (alpha / rank) B A, in
         the base's dtype.
         """
         p = self.policies.index(policy)
-        found = {}
+        weights = {}
         for layer, (a, b) in zip(self.layers, self._views(self.flat_PN), strict=True):
             change = in_float64(b[p].mT) @ in_float64(a[p]) * layer.scales[p]
-            found[f"{layer.name}.weight"] = with_change(self.modules[layer.name], change)
-        return found
+            weights[f"{layer.name}.weight"] = with_change(self.modules[layer.name], change)
+        return weights
 
     def tensors(self, policy: str, flat_PN: Tensor | None = None) -> dict[str, Tensor]:
         """`<module>.lora_A` (rank, in) and `<module>.lora_B` (out, rank) of a policy; of another
@@ -179,34 +179,34 @@ class Population:
         """
         p = self.policies.index(policy)
         rank = self.specs[policy].rank
-        found = {}
+        tensors = {}
         views = self._views(self.flat_PN if flat_PN is None else flat_PN)
         for name, (a, b) in zip(self.modules, views, strict=True):
             if name in self.targets[policy]:
-                found[f"{name}.lora_A"], found[f"{name}.lora_B"] = a[p, :rank], b[p, :rank].mT
-        return found
+                tensors[f"{name}.lora_A"], tensors[f"{name}.lora_B"] = a[p, :rank], b[p, :rank].mT
+        return tensors
 
     def fill(
         self, policy: str, tensors: Mapping[str, Tensor], flat_PN: Tensor | None = None
     ) -> None:
         """The inverse of `tensors`; names and shapes must be those."""
-        own = self.tensors(policy, flat_PN)
-        if odd := sorted(set(own) ^ set(tensors)):
+        targets = self.tensors(policy, flat_PN)
+        if odd := sorted(set(targets) ^ set(tensors)):
             raise UserMistake(
                 f"adapter of policy {policy}: {odd[0]} is in"
                 f" {'it' if odd[0] in tensors else 'the base'} only"
             )
-        for name, there in own.items():
-            if there.shape != tensors[name].shape:
+        for name, target in targets.items():
+            if target.shape != tensors[name].shape:
                 raise UserMistake(
                     f"adapter of policy {policy}: {name} is {tuple(tensors[name].shape)}, and"
-                    f" {tuple(there.shape)} in this base: it was made for another base"
+                    f" {tuple(target.shape)} in this base: it was made for another base"
                 )
-            there.copy_(tensors[name])
+            target.copy_(tensors[name])
 
     def _views(self, flat_PN: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Per layer the stacks A (P, rank, in) and B transposed (P, rank, out)."""
-        made = []
+        views = []
         at = 0
         for module in self.modules.values():
             wide, out = sizes(module)
@@ -214,9 +214,9 @@ class Population:
             end = middle + self.rank * out
             a = flat_PN[:, at:middle].view(len(flat_PN), self.rank, -1)
             b = flat_PN[:, middle:end].view(len(flat_PN), self.rank, -1)
-            made.append((a, b))
+            views.append((a, b))
             at = end
-        return made
+        return views
 
     def _use(self, flat_PN: Tensor) -> None:
         learning = flat_PN is self.flat_PN and self.grad_PN is not None
@@ -280,16 +280,16 @@ def targets_of(model: Any, spec: Spec) -> set[str]:
                 " hosts.<name>.learner=full"
             )
         return linear
-    found: set[str] = set()
+    chosen: set[str] = set()
     for target in spec.targets:
-        named = {n for n in modules if n == target or n.endswith(f".{target}")}
-        if not named:
-            known = ", ".join(sorted({n.rpartition(".")[2] for n in linear}))
+        matching = {n for n in modules if n == target or n.endswith(f".{target}")}
+        if not matching:
+            layer_names = ", ".join(sorted({n.rpartition(".")[2] for n in linear}))
             raise UserMistake(
                 f"targets: {type(model).__name__} has no module {target!r}; its linear layers are"
-                f" {known}"
+                f" {layer_names}"
             )
-        for name in sorted(named):
+        for name in sorted(matching):
             if id(modules[name]) in shared:
                 raise UserMistake(
                     f"targets: {name} is the embedding or the head, which all agents of a host"
@@ -299,5 +299,5 @@ def targets_of(model: Any, spec: Spec) -> set[str]:
                 raise UserMistake(
                     f"targets: {name} is a {type(modules[name]).__name__}, not a linear layer"
                 )
-        found |= named
-    return found
+        chosen |= matching
+    return chosen
