@@ -135,7 +135,7 @@ def test_a_step_on_adapters_is_a_supervised_step_by_hand() -> None:
     adapted = {
         f"{name}.weight": base.get_submodule(name).weight
         + scale * leaves[f"{name}.lora_B"] @ leaves[f"{name}.lora_A"]
-        for name in made.names
+        for name in made.modules
     }
     call = partial(torch.func.functional_call, base, adapted)
     loss = cross_entropy(lambda ids: call((ids,)))

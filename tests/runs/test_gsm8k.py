@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import comas
+from comas.answers.numbers import canonical
 from comas.tasks import gsm8k
 from comas.testing import tiny_model
 from comas.types import Question, UserMistake
@@ -172,7 +173,7 @@ def test_the_last_box_decides_then_the_last_mark(text: str, value: str | None) -
 
 @given(st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10**6))
 def test_canonical_text_means_the_same_number(value: Fraction) -> None:
-    text = gsm8k.canonical(value)
+    text = canonical(value)
     assert gsm8k.number(text) == value
     assert gsm8k.extract(ASKED, rf"\boxed{{{text}}}") == text
 
