@@ -136,10 +136,11 @@ def start(folder: Path) -> None:
 
 
 def go_on(folder: Path) -> None:
-    """What a user does: resume, or start where there is no run yet."""
+    """What a user does: resume, or remove what is no run yet and start."""
     if (folder / "config.toml").exists():
         run_sync(resume_async(folder, Hook(), hosts=hosts_of(folder)))
     else:
+        shutil.rmtree(folder, ignore_errors=True)
         start(folder)
 
 
