@@ -15,10 +15,11 @@ import struct
 from functools import lru_cache
 
 
-def _calls(table: str) -> dict[str, tuple[int | None, ...]]:
+def _calls(table: str) -> dict[str, tuple[int | None, int | None]]:
     """Name -> its numbers on x86_64 and on aarch64, None where it is unknown there (`-`)."""
     rows = [row.split() for row in table.split(";")]
-    return {name: tuple(None if n == "-" else int(n) for n in both) for name, *both in rows}
+    numbers = [(name, *(None if n == "-" else int(n) for n in both)) for name, *both in rows]
+    return {name: (one, other) for name, one, other in numbers}
 
 
 FORBIDDEN = _calls(
@@ -56,29 +57,18 @@ FORBIDDEN = _calls(
 ABSENT = {"clone3": (435, 435)}
 """Calls that fail with ENOSYS, so that libraries take the older one, whose flags a filter can read.
 """
-CHECKED: dict[str, tuple[int, int, int, list[tuple[str, int]], int]] = {
-    # shared and anonymous: kept when nothing maps it any more, and not counted by who has touched
-    # it; huge pages
-    "mmap": (9, 222, 3, [("all", 0x01 | 0x20), ("all", 0x40000)], errno.EPERM),
-    # namespaces
-    "clone": (56, 220, 0, [("any", 0x7E020000)], errno.EPERM),
-    # the size of a pipe, leases, notices, locks of open files
-    "fcntl": (72, 25, 1, [("is", n) for n in (1031, 1024, 1026, 37, 38)], errno.EPERM),
-    # page out
-    "madvise": (28, 233, 2, [("is", 21)], errno.EPERM),
-    # local ones alone
-    "socket": (41, 198, 0, [("not", 1)], errno.EAFNOSUPPORT),
-    # sizes of buffers, two of them the forced ones
-    "setsockopt": (54, 208, 2, [("is", n) for n in (7, 8, 32, 33)], errno.EPERM),
-    # the parent's death, transparent huge pages, filters
-    "prctl": (157, 167, 0, [("is", n) for n in (1, 41, 22)], errno.EPERM),
-    # the size of core dumps
-    "setrlimit": (160, 164, 0, [("is", 4)], errno.EPERM),
-    "prlimit64": (302, 261, 1, [("is", 4)], errno.EPERM),
+CHECKED = {
+    "mmap": (9, 222),
+    "clone": (56, 220),
+    "fcntl": (72, 25),
+    "madvise": (28, 233),
+    "socket": (41, 198),
+    "setsockopt": (54, 208),
+    "prctl": (157, 167),
+    "setrlimit": (160, 164),
+    "prlimit64": (302, 261),
 }
-"""Calls that depend on an argument: their numbers, as above, which argument is looked at, the
-values of it that are refused, and the error.
-"""
+"""Calls that depend on an argument: see `_rules`."""
 NEWEST = 462
 """The highest number that is known here (mseal, Linux 6.10); a later call fails with ENOSYS."""
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -103,13 +93,51 @@ ARGUMENTS = 16
 """Offsets into what the kernel shows a filter of a call."""
 
 
+def _rules() -> dict[str, tuple[int, list[tuple[str, int]], int]]:
+    """Of each checked call: the argument that is looked at, values of it that are refused, and the
+    error.
+    """
+    # kept when nothing maps it any more, and not counted by who has touched it
+    shared_and_anonymous = 0x01 | 0x20
+    huge = 0x40000
+    namespaces = 0x7E020000
+    pipe_size = 1031
+    lease = 1024
+    notify = 1026
+    open_lock = 37
+    open_lock_wait = 38
+    page_out = 21
+    local = 1
+    buffer_sizes = (7, 8, 32, 33)  # two of them the forced ones
+    parent_death = 1
+    transparent_huge = 41
+    filters = 22
+    core_size = 4
+    of_fcntl = [("is", cmd) for cmd in (pipe_size, lease, notify, open_lock, open_lock_wait)]
+    return {
+        "mmap": (3, [("all", shared_and_anonymous), ("all", huge)], errno.EPERM),
+        "clone": (0, [("any", namespaces)], errno.EPERM),
+        "fcntl": (1, of_fcntl, errno.EPERM),
+        "madvise": (2, [("is", page_out)], errno.EPERM),
+        "socket": (0, [("not", local)], errno.EAFNOSUPPORT),
+        "setsockopt": (2, [("is", name) for name in buffer_sizes], errno.EPERM),
+        "prctl": (
+            0,
+            [("is", option) for option in (parent_death, transparent_huge, filters)],
+            errno.EPERM,
+        ),
+        "setrlimit": (0, [("is", core_size)], errno.EPERM),
+        "prlimit64": (1, [("is", core_size)], errno.EPERM),
+    }
+
+
 @lru_cache
 def instructions(machine: str) -> bytes:
     """The filter for a machine as `os.uname` calls it; empty where there is none."""
     if machine not in MACHINES:
         return b""
     column, name = MACHINES[machine]
-    steps = [
+    made = [
         _step(LOAD, MACHINE),
         _step(EQUAL, name, yes=1),
         _step(RETURN, KILL),  # calls of a 32-bit program have other numbers
@@ -117,13 +145,14 @@ def instructions(machine: str) -> bytes:
         _step(ABOVE, NEWEST, no=1),
         _step(RETURN, FAIL | errno.ENOSYS),
     ]
-    for *numbers, argument, refused, error in CHECKED.values():
+    for call, (argument, refused, error) in _rules().items():
+        number = CHECKED[call][column]
         block = _argument(argument, refused, error)
-        steps += [_step(EQUAL, numbers[column], no=len(block)), *block]
+        made += [_step(EQUAL, number, no=len(block)), *block]
     for table, error in ((FORBIDDEN, errno.EPERM), (ABSENT, errno.ENOSYS)):
         numbers = [number for pair in table.values() if (number := pair[column]) is not None]
-        steps += _among(sorted(numbers), error)
-    return b"".join([*steps, _step(RETURN, ALLOW)])
+        made += _among(sorted(numbers), error)
+    return b"".join([*made, _step(RETURN, ALLOW)])
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -135,17 +164,17 @@ def _argument(index: int, refused: list[tuple[str, int]], error: int) -> list[by
     """Look at the lower half of an argument, which is all that the kernel itself looks at of these;
     then it is over.
     """
-    steps: list[bytes] = []
+    made: list[bytes] = []
     for how, value in refused:
-        steps.append(_step(LOAD, ARGUMENTS + 8 * index))
+        made.append(_step(LOAD, ARGUMENTS + 8 * index))
         if how == "all":
-            steps.append(_step(MASK, value))
+            made.append(_step(MASK, value))
         fails_if_true = how != "not"
-        steps.append(
+        made.append(
             _step(ANY if how == "any" else EQUAL, value, yes=not fails_if_true, no=fails_if_true)
         )
-        steps.append(_step(RETURN, FAIL | error))
-    return [*steps, _step(RETURN, ALLOW)]
+        made.append(_step(RETURN, FAIL | error))
+    return [*made, _step(RETURN, ALLOW)]
 
 
 def _among(numbers: list[int], error: int) -> list[bytes]:

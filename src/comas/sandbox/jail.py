@@ -166,9 +166,8 @@ class Jail:
 
     def end(self) -> None:
         """Kill everything in it, and wait until it is gone."""
-        children = (
-            [] if self.orphaned() else descendants(self.pid)
-        )  # its pid may be another's by now
+        # the pid of an orphan may be another's by now
+        children = [] if self.orphaned() else descendants(self.pid)
         if self._group is not None:
             self._group.kill()
         # the first of the namespace takes all others along, and is not gone before they are
