@@ -4,7 +4,14 @@ has.
 
 from __future__ import annotations
 
-from comas.cli.train import LAST, figure_lines, figures_of
+from pathlib import Path
+
+from comas.cli.train import figure_lines
+from comas.storage.run import Run
+from comas.training.result import LAST, Result, mean_figures, result_of
+from tests.support.run_folders import run, step
+
+__all__ = ["run"]
 
 STEPS = [
     {"pay": {"n": 4, "accuracy": 0.25, "auc": 0.5}, "coverage": {"distinct": 1.2}},
@@ -14,23 +21,26 @@ STEPS = [
 
 
 def test_means_are_over_the_steps_that_have_a_figure() -> None:
-    assert figures_of(STEPS) == {
+    assert mean_figures(STEPS) == {
         "judges": {"scoring": {"n": 3}},
         "pay": {"step": {"n": 5, "accuracy": 0.5, "auc": 0.5}},
         "coverage": {"step": {"distinct": 1.2}},
     }
 
 
-def test_only_the_last_steps_count() -> None:
-    assert figures_of([*STEPS, *[{"posed": {"valid": 1.0}}] * LAST]) == {
-        "posed": {"step": {"valid": 1.0}}
-    }
+def test_only_the_last_steps_count(run: Run) -> None:
+    for number in range(LAST + 2):
+        step(run, number, seconds=2.0, spent={"playing": 1.0}, posed={"valid": float(number > 1)})
+    result = result_of(run, 0.0)
+    assert result.figures == {"posed": {"step": {"valid": 1.0}}}
+    assert result.step_seconds == 2 * result.spent["playing"] == 2.0 * (LAST + 2)
 
 
 def test_lines_leave_out_what_is_not_there() -> None:
-    assert list(figure_lines(STEPS))[1:] == [
+    result = Result(Path(), len(STEPS), 0, 0.0, figures=mean_figures(STEPS))
+    assert list(figure_lines(result))[1:] == [
         "  pay: accuracy 0.50, auc 0.50",
         "  coverage: distinct 1.20",
     ]
-    assert list(figure_lines([{"rewards": {}}])) == []
-    assert list(figure_lines([])) == []
+    assert mean_figures([{"rewards": {}}]) == mean_figures([]) == {}
+    assert list(figure_lines(Result(Path(), 1, 0, 0.0))) == []

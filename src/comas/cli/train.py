@@ -2,16 +2,15 @@
 run came to.
 
 Leaves out: training (`training.start`), curves (`comas view`), what an evaluation came to
-(`cli.evaluate`), how each figure is computed (`training.metrics`).
+(`cli.evaluate`), what is averaged of its figures (`training.result`).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,6 @@ from comas.cli import evaluate
 from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
 from comas.config.schema import Config, read
 from comas.display import span, watcher
-from comas.evaluation.accuracy import by_agent
 from comas.evaluation.runner import PLAN, EvaluationRun
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
 from comas.hooks import Hook
@@ -34,7 +32,7 @@ from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.spending import told
-from comas.training.result import Result, result_of
+from comas.training.result import FIGURES, LAST, Result, result_of
 from comas.training.start import resume_async, train_async
 
 Pairs = Annotated[
@@ -150,7 +148,6 @@ def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
 
 def print_summary(console: Console, result: Result) -> None:
     """Print accuracies, figures against labels, costs, and what may be done next."""
-    run = Run.open(result.run)
     lines = [
         "",
         "held-out accuracy, mean over agents, 95 % interval over questions:",
@@ -159,13 +156,13 @@ def print_summary(console: Console, result: Result) -> None:
             for name, interval in result.accuracy.items()
         ),
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
-        *_fallen(run, result),
-        *figure_lines(list(run.metrics())),
+        *_fallen(result),
+        *figure_lines(result),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
-        _cost(run, result),
-        *told(run.spent()),
+        _cost(result),
+        *told(result.api),
         f"run:  {result.run}",
-        *(f"next: {command()} {rest}" for rest in _next(run, result)),
+        *(f"next: {command()} {rest}" for rest in _next(result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
@@ -174,44 +171,35 @@ FALLEN = 0.1
 """By how much an agent's accuracy has to fall for the agents to be told apart."""
 
 
-def _fallen(run: Run, result: Result) -> Iterator[str]:
+def _fallen(result: Result) -> Iterator[str]:
     """Each agent's accuracy before and after, where that of one fell: the mean may hide it."""
-    records = [run.read_eval(name) for name in ("before", "after")]
-    if result.gain is None or None in records:
-        return
-    before, after = (by_agent(record["answers"]) for record in records if record)
-    both = sorted(before.keys() & after.keys())
+    before, after = (result.agents.get(name, {}) for name in ("before", "after"))
+    both = sorted(before.keys() & after.keys()) if result.gain else []
     if len(both) > 1 and any(before[agent] - after[agent] >= FALLEN for agent in both):
         changes = [f"{agent} {before[agent]:.3f} to {after[agent]:.3f}" for agent in both]
         yield f"  an agent fell: {', '.join(changes)}"
 
 
-def _cost(run: Run, result: Result) -> str:
-    total = 0.0
-    spent: dict[str, float] = {}
-    for metrics in run.metrics():
-        total += metrics["seconds"]
-        for kind, seconds in metrics["spent"].items():
-            spent[kind] = spent.get(kind, 0.0) + seconds
-    parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in spent.items())
+def _cost(result: Result) -> str:
+    parts = ", ".join(f"{kind} {span(seconds)}" for kind, seconds in result.spent.items())
     amount = f"{result.steps} steps, {result.tokens:,} generated tokens"
-    return f"cost: {amount}, {span(total)} ({parts})"
+    return f"cost: {amount}, {span(result.step_seconds)} ({parts})"
 
 
-def _next(run: Run, result: Result) -> Iterator[str]:
+def _next(result: Result) -> Iterator[str]:
     """The three commands that fit what was done: look at it, measure it, and go on with what was
     stopped or show what it learnt.
     """
-    folder = shlex.quote(str(run.path))
-    config = run.config()
+    folder = shlex.quote(str(result.run))
+    tokens = result.config.get("tokens")
     yield f"view {folder}"
     yield f"eval {folder}"
     if result.ended_by_alarm:
         yield f"resume {folder} on_alarm=warn"
-    elif result.steps >= config["steps"]:
+    elif result.steps >= result.config["steps"]:
         yield f"export {folder} my-team"
-    elif config.get("tokens") is not None:
-        yield f"resume {folder} tokens={2 * config['tokens']}"
+    elif tokens is not None:
+        yield f"resume {folder} tokens={2 * tokens}"
     else:
         yield f"resume {folder}"
 
@@ -220,68 +208,32 @@ def result_json(result: Result) -> dict[str, Any]:
     """A run: `seconds` are of this process, null of a report, which computes nothing;
     `step_seconds` of all steps so far, `last_steps` the means of their figures against labels.
     """
-    run = Run.open(result.run)
-    steps = list(run.metrics())
     return {
         "run": str(result.run),
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 3) if result.seconds else None,
-        "step_seconds": round(math.fsum(metrics["seconds"] for metrics in steps), 3),
+        "step_seconds": round(result.step_seconds, 3),
         "accuracy": {name: i and interval_record(i) for name, i in result.accuracy.items()},
         "gain": result.gain and interval_record(result.gain),
-        "last_steps": figures_of(steps),
-        "notes": {
-            name: [note for metrics in end for note in metrics.get("notes", [])]
-            for name, end in (("first", steps[:1]), ("last", steps[-1:]))
-        },
+        "last_steps": result.figures,
+        "notes": result.notes,
         "alarms": result.alarms,
         "ended_by_alarm": result.ended_by_alarm,
-        "api": run.spent(),
+        "api": result.api,
     }
 
 
-LAST = 10
-"""Steps that are averaged."""
-SHOWN = {
-    "pay": ("accuracy", "precision", "recall", "auc"),
-    "judges": ("balanced", "accepts_right", "accepts_wrong"),
-    "coverage": ("distinct",),
-    "posed": ("valid", "distinct", "solvable", "frontier"),
-}
-"""Metric -> the figures that a person is shown."""
-
-
-def figures_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Metric -> role (or `step`, where it is of the whole step) -> figure -> mean over those of the
-    last steps that have it.
-    """
-    means: dict[str, dict[str, dict[str, float]]] = {}
-    for metric in SHOWN:
-        values: dict[str, dict[str, list[float]]] = {}
-        for step in metrics[-LAST:]:
-            table = step.get(metric, {})
-            for role, figures in (table if metric == "judges" else {"step": table}).items():
-                for name, value in figures.items():
-                    if value is not None:
-                        values.setdefault(role, {}).setdefault(name, []).append(value)
-        for role, of_role in values.items():
-            role_means = {name: sum(each) / len(each) for name, each in of_role.items()}
-            means.setdefault(metric, {})[role] = role_means
-    return means
-
-
-def figure_lines(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def figure_lines(result: Result) -> Iterator[str]:
     """The figures in words, a line for each metric and role; nothing where there is none."""
-    figures = figures_of(metrics)
-    if not figures:
+    if not result.figures:
         return
-    steps = min(LAST, len(metrics))
+    steps = min(LAST, result.steps)
     over = "the last step" if steps == 1 else f"the last {steps} steps"
     yield f"{over}, against labels where there are any (no method sees these figures):"
-    for metric, roles in figures.items():
+    for metric, roles in result.figures.items():
         for role, of_role in roles.items():
-            names = [name for name in SHOWN[metric] if name in of_role]
+            names = [name for name in FIGURES[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
             if shown:
                 yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"

@@ -26,7 +26,6 @@ from typing import Any, Literal, NamedTuple
 import filelock
 import tomli_w
 
-from comas.evaluation.accuracy import by_agent
 from comas.evaluation.runner import PLAN, REPORT
 from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
@@ -400,7 +399,7 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
         if interval is None:
             continue
         values[measure] = interval.mean
-        shares = by_agent((run.read_eval(occasion) or {"answers": []})["answers"])
+        shares = result.agents[occasion]
         values |= {f"{measure}.{agent}": share for agent, share in shares.items()}
         if occasion == "after":
             values["lowest"] = min(shares.values())
@@ -409,7 +408,7 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
         before = f"before{dot}{agent}"
         if measure == "accuracy" and before in values:
             values[f"gain{dot}{agent}"] = values[name] - values[before]
-    values["seconds"] = math.fsum(step["seconds"] for step in steps)
+    values["seconds"] = result.step_seconds
     validated = [step["validation"]["mean"] for step in steps if step.get("validation")]
     if validated:
         values["best"] = max(validated)

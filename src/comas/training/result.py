@@ -1,20 +1,33 @@
-"""What a run came to, read from its folder.
+"""What a run came to, read from its folder once.
 
-Leaves out: the numbers of its steps (`metrics.jsonl`).
+Leaves out: the numbers of its steps (`metrics.jsonl`), what is printed of it (`cli.train`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comas.evaluation.accuracy import paired_gain
+from comas.evaluation.accuracy import by_agent, paired_gain
 from comas.program import Work
 from comas.stats import Interval
 from comas.storage.alarms import read_alarms
 from comas.storage.run import Run
+
+LAST = 10
+"""Steps over which figures are averaged."""
+FIGURES = {
+    "pay": ("accuracy", "precision", "recall", "auc"),
+    "judges": ("balanced", "accepts_right", "accepts_wrong"),
+    "coverage": ("distinct",),
+    "posed": ("valid", "distinct", "solvable", "frontier"),
+}
+"""Metric -> its figures that say most."""
+Figures = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Metric -> role (or `step`, where it is of the whole step) -> figure -> value."""
 
 
 @dataclass(repr=False)
@@ -35,6 +48,20 @@ class Result:
     """What monitors have alarmed, as in `alarms.jsonl`."""
     ended_by_alarm: bool = False
     """Whether one of them has ended the run (`on_alarm`)."""
+    agents: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    """`before` and `after` -> agent -> accuracy; nothing where that was not measured."""
+    spent: dict[str, float] = field(default_factory=dict[str, float])
+    """Kind of work (playing, learning ...) -> seconds of all steps so far."""
+    step_seconds: float = 0.0
+    """Of all steps so far."""
+    figures: Figures = field(default_factory=dict[str, Any])
+    """Means of the last steps, against labels where there are any."""
+    notes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """`first` and `last` -> what was noted in that step."""
+    api: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Host -> what its API has cost."""
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    """That of the run."""
 
     def __repr__(self) -> str:
         measured = ", ".join(
@@ -47,26 +74,61 @@ class Result:
 
 
 def result_of(run: Run, seconds: float) -> Result:
-    """What the folder says."""
-    last: dict[str, Any] = {}
-    for last in run.metrics():  # noqa: B007 - the last line is wanted
-        pass
+    """Read what the folder says."""
+    config = run.config()
+    steps = list(run.metrics())
+    done = steps[-1]["step"] + 1 if steps else 0
     records = {name: run.read_eval(name) for name in ("before", "after")}
     # it has gone on since
-    if (ended := records["after"]) and ended["step"] != last.get("step", -1) + 1:
+    if (after := records["after"]) and after["step"] != done:
         records["after"] = None
-    intervals = {
-        n: Interval(**r["accuracy"]) if r and r["accuracy"] else None for n, r in records.items()
-    }
-    before = records["before"]
-    after = records["after"]
-    gain = paired_gain(before["answers"], after["answers"]) if before and after else None
-    steps = last.get("step", -1) + 1
+    before, after = records["before"], records["after"]
+    spent: dict[str, float] = {}
+    for metrics in steps:
+        for kind, took in metrics["spent"].items():
+            spent[kind] = spent.get(kind, 0.0) + took
     alarms = read_alarms(run.path)
-    config = run.config()
-    action = config.get("on_alarm", "warn")
-    ended = is_ended(alarms, steps, action) and steps < config["steps"]
-    return Result(run.path, steps, last.get("tokens", 0), seconds, intervals, gain, alarms, ended)
+    ended = is_ended(alarms, done, config.get("on_alarm", "warn")) and done < config["steps"]
+    return Result(
+        run=run.path,
+        steps=done,
+        tokens=steps[-1]["tokens"] if steps else 0,
+        seconds=seconds,
+        accuracy={
+            name: Interval(**record["accuracy"]) if record and record["accuracy"] else None
+            for name, record in records.items()
+        },
+        gain=paired_gain(before["answers"], after["answers"]) if before and after else None,
+        alarms=alarms,
+        ended_by_alarm=ended,
+        agents={name: by_agent(record["answers"]) for name, record in records.items() if record},
+        spent=spent,
+        step_seconds=math.fsum(metrics["seconds"] for metrics in steps),
+        figures=mean_figures(steps[-LAST:]),
+        notes={
+            name: [note for metrics in end for note in metrics.get("notes", [])]
+            for name, end in (("first", steps[:1]), ("last", steps[-1:]))
+        },
+        api=run.spent(),
+        config=config,
+    )
+
+
+def mean_figures(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Average each figure over those steps that have it."""
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in FIGURES:
+        values: dict[str, dict[str, list[float]]] = {}
+        for step in steps:
+            table = step.get(metric, {})
+            for role, figures in (table if metric == "judges" else {"step": table}).items():
+                for name, value in figures.items():
+                    if value is not None:
+                        values.setdefault(role, {}).setdefault(name, []).append(value)
+        for role, of_role in values.items():
+            role_means = {name: sum(each) / len(each) for name, each in of_role.items()}
+            means.setdefault(metric, {})[role] = role_means
+    return means
 
 
 def nothing_left(run: Run, start: int) -> str | None:
