@@ -549,7 +549,7 @@ def advice(result: Preflight) -> list[Advice]:
     judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
     telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
     if BELIEVED in telling:
-        # three of six long runs ended so (docs/pretrained.md, "Sixteen times the tokens")
+        # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
             f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: set"
             " options.blind=true"
