@@ -551,8 +551,8 @@ def advice(result: Preflight) -> list[Advice]:
     if BELIEVED in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
-            f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: set"
-            " options.blind=true"
+            f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: take"
+            " preset=believed, whose judge answers first"
         )
         judges[BELIEVED] = replace(judges[BELIEVED], why=why)
     if result.dissent < ALIKE:

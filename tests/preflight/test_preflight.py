@@ -212,7 +212,7 @@ def test_advice_follows_intervals() -> None:
         return next(a for a in advices if a.method == "comas score=believed evaluate=false")
 
     assert believed(0.6, 0.9).verdict == "can learn"
-    assert "blind=true" in believed(0.6, 0.9).why
+    assert "preset=believed" in believed(0.6, 0.9).why
     assert believed(0.4, 0.7).verdict == "not known"
     assert "blind" not in believed(0.4, 0.7).why
     assert believed(0.1, 0.3).verdict == "will not"

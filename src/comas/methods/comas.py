@@ -242,6 +242,13 @@ PAPER = {
     "credit": {"normalise": "all"},
     "kl": {},
 }
+BELIEVED = {
+    "samples": 8,
+    "options": {"evaluate": False, "score": "believed", "blind": True},
+}
+"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then believes
+more or less of the work.
+"""
 PAYS = {
     "solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0",
     "evaluation": "the opposite: 1 minus that",
@@ -254,7 +261,7 @@ method = Method(
     clipped,
     KL,
     paid=tuple(KL),
-    presets={"stable": {}, "paper": PAPER},
+    presets={"stable": {}, "paper": PAPER, "believed": BELIEVED},
     pays=PAYS,
     roles=("blind",),
 )
