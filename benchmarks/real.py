@@ -76,16 +76,20 @@ SYSTEMS = {
         (f"hosts.home.base={BASE}", "method=evol_rl", "questions=24", "options.votes=8"),
         "majority and novelty",
     ),
-    "comas": System(("method=comas", *TWO), "CoMAS, judges taught nothing"),
-    "comas format": System(("method=comas", *TWO), "CoMAS, judges taught the format", ("format",)),
-    "comas check": System(("method=comas", *TWO), "CoMAS, judges taught to check", ("check",)),
+    "comas": System(("method=comas", "preset=stable", *TWO), "CoMAS, judges taught nothing"),
+    "comas format": System(
+        ("method=comas", "preset=stable", *TWO), "CoMAS, judges taught the format", ("format",)
+    ),
+    "comas check": System(
+        ("method=comas", "preset=stable", *TWO), "CoMAS, judges taught to check", ("check",)
+    ),
     "agree check": System(
         ("method=comas_agree", "agents=2", "questions=24", "options.evaluations=3"),
         "judges paid for agreeing, taught to check",
         ("check",),
     ),
     "twins check": System(
-        ("method=comas", "questions=48"),
+        ("method=comas", "preset=stable", "questions=48"),
         "CoMAS, two warm starts judge each other",
         ("check", "check-2"),
     ),

@@ -437,6 +437,10 @@ class Method:
     """Name -> the config keys that it sets (tables `options credit loss kl`, and keys such as
     `samples`); a config without `preset` gets the first.
     """
+    pretrained: str | None = None
+    """The preset of a config without `preset` where a base is no shipped model, and none is behind
+    an API.
+    """
     measure: Callable[..., Awaitable[str | None]] | None = None
     """The game in which every agent answers alone, before, during and after training; None is
     `setups.single`.

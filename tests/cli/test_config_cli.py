@@ -75,6 +75,21 @@ def test_presets_and_overrides() -> None:
     assert mine.kl == {"solution": 0.1}
 
 
+def test_a_pretrained_base_gets_the_preset_that_teaches_those(untaught: Path) -> None:
+    def preset(*pairs: str) -> str | None:
+        return resolve(read(None, ["lr=1e-4", *pairs])).config.preset
+
+    base = f"base={untaught}"
+    judge = ["hosts.judge.api=http://localhost:1/v1", "hosts.judge.base=m"]
+    assert preset(base) == "believed"
+    assert preset(base, "preset=stable") == preset("base=seed") == "stable"
+    assert preset(f"hosts.home.base={untaught}", *judge) == "stable", "an API may not weigh words"
+    assert preset(base, "method=ttrl") == "stable"
+    config = resolve(read(None, ["lr=1e-4", base, "options.score=said", "samples=2"])).config
+    assert config.options["blind"]
+    assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)
+
+
 def test_file_then_arguments(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("steps = 5\nseed = 7\n[options]\nrounds = 3\n")
     config = read(tmp_path / "c.toml", ["steps=9"])

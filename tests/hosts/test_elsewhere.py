@@ -60,7 +60,8 @@ def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
     (tmp_path / "engine.py").write_text(ENGINE)
     monkeypatch.chdir(tmp_path)
     keys = {key: value for key, value in KEYS.items() if key != "options__format_check"}
-    keys |= {"method": "remembering.py", "room": {"solution": 12}, "steps": 2, "agents": 2}
+    keys |= {"method": "remembering.py", "preset": None, "room": {"solution": 12}}
+    keys |= {"steps": 2, "agents": 2}
 
     def run_at(where: str) -> Run:
         base = {"base": str(untaught), "where": where}

@@ -44,6 +44,7 @@ def comas(*arguments: str) -> subprocess.Popen[str]:
 
 REMEMBERING = {
     "method": "remembering.py",
+    "preset": None,
     "agents": 2,
     "options__format_check": None,
     "room__solution": 12,

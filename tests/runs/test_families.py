@@ -466,7 +466,7 @@ def train(folder: Path, **changes: Any) -> Run:
 @every_family
 def test_every_family_plays_and_learns(family: str, tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", family)
-    run = train(tmp_path / "r", hosts__home__base=str(base), agents=2)
+    run = train(tmp_path / "r", hosts__home__base=str(base), agents=2, preset="stable")
     for metrics in run.metrics():
         assert metrics["counts"]["failed"] == 0
         assert set(metrics["policies"]) == {"home/a0", "home/a1"}

@@ -35,6 +35,7 @@ def paid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         **SMALL,
         "method": str(method),
+        "preset": None,
         "room": {"solution": 8},
         "options__format_check": None,
         "steps": 3,

@@ -10,6 +10,7 @@ import comas
 from comas.storage.run import Run
 
 SMALL = {
+    "preset": "stable",  # with criticism, and scores that are said
     "lr": 1e-3,
     "questions": 6,
     "test_questions": 4,
@@ -23,6 +24,8 @@ SMALL = {
 
 def run_of(folder: Path, base: Path, **changes: object) -> Run:
     keys = {"steps": 4, **SMALL, **changes}
+    if "method" in changes:  # which may have no presets
+        keys["preset"] = changes.get("preset")
     comas.train(
         out=str(folder),
         hosts__home__base=str(base),

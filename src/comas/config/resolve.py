@@ -185,7 +185,9 @@ def resolve(config: Config) -> Resolved:
     seeded = all(plan.source.seeded for plan in plans)
     data = config.model_dump()
     if config.preset or method.presets:
-        _apply_preset(data, config, method)
+        all_here = all(plan.here for plan in plans)
+        of_base = method.pretrained if all_here and not seeded else None
+        _apply_preset(data, config, method, of_base)
     if not seeded:  # how large a run is with other bases than seed models
         named: list[str] = list(method.presets[config.preset]) if config.preset else []
         settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
@@ -265,9 +267,13 @@ def _with_defaults_of(method: Method, config: Config) -> Config:
     return checked(data)
 
 
-def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
-    """Write the keys of a preset into `data`, where the config does not set them itself."""
-    name = config.preset or next(iter(method.presets))
+def _apply_preset(
+    data: dict[str, Any], config: Config, method: Method, of_base: str | None
+) -> None:
+    """Write the keys of a preset into `data`, where the config does not set them itself; `of_base`
+    is the one that suits its base.
+    """
+    name = config.preset or of_base or next(iter(method.presets))
     if name not in method.presets:
         known = ", ".join(method.presets) or "none"
         raise UserMistake(f"preset {name!r}: method {config.method} has {known}")

@@ -55,7 +55,8 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
             if choice is not other and longer == tokens:
                 raise UserMistake(
                     f"turn {turn}: choices {choice!r} and {other!r} are the same tokens to this"
-                    " model, which may not know these words: reword them"
+                    " model, which may not know these words: reword them, or let scores be said"
+                    " (preset=stable)"
                 )
             if choice is not other and longer[: len(tokens)] == tokens:
                 raise UserMistake(
