@@ -243,11 +243,12 @@ PAPER = {
     "kl": {},
 }
 BELIEVED = {
+    "questions": 24,
     "samples": 8,
     "options": {"evaluate": False, "score": "believed", "blind": True},
 }
-"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then believes
-more or less of the work.
+"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then
+believes more or less of the work.
 """
 PAYS = {
     "solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0",
