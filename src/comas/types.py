@@ -438,8 +438,8 @@ class Method:
     `samples`); a config without `preset` gets the first.
     """
     pretrained: str | None = None
-    """The preset of a config without `preset` where a base is no shipped model, and none is behind
-    an API.
+    """The preset of a config without `preset` where a base is no shipped model, and all weights are
+    here, not behind an API.
     """
     measure: Callable[..., Awaitable[str | None]] | None = None
     """The game in which every agent answers alone, before, during and after training; None is

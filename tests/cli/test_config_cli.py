@@ -75,7 +75,9 @@ def test_presets_and_overrides() -> None:
     assert mine.kl == {"solution": 0.1}
 
 
-def test_a_pretrained_base_gets_the_preset_that_teaches_those(untaught: Path) -> None:
+def test_a_pretrained_base_gets_the_preset_that_teaches_those(
+    untaught: Path, tmp_path: Path
+) -> None:
     def preset(*pairs: str) -> str | None:
         return resolve(read(None, ["lr=1e-4", *pairs])).config.preset
 
@@ -85,6 +87,13 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(untaught: Path) ->
     assert preset(base, "preset=stable") == preset("base=seed") == "stable"
     assert preset(f"hosts.home.base={untaught}", *judge) == "stable", "an API may not weigh words"
     assert preset(base, "method=ttrl") == "stable"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from dataclasses import replace\nfrom comas.methods import comas\n"
+        "async def play(question, agents, rng, task): ...\n"
+        "method = replace(comas.method, play=play)\n"
+    )
+    assert preset(base, f"method={mine}") == "stable", "its game has none of those options"
     config = resolve(read(None, ["lr=1e-4", base, "options.score=said", "samples=2"])).config
     assert config.options["blind"]
     assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)

@@ -466,7 +466,9 @@ def train(folder: Path, **changes: Any) -> Run:
 @every_family
 def test_every_family_plays_and_learns(family: str, tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", family)
-    run = train(tmp_path / "r", hosts__home__base=str(base), agents=2, preset="stable")
+    # beliefs cannot be asked of a model that thinks before each reply
+    preset = "stable" if family == "qwen3-thinking" else None
+    run = train(tmp_path / "r", hosts__home__base=str(base), agents=2, preset=preset)
     for metrics in run.metrics():
         assert metrics["counts"]["failed"] == 0
         assert set(metrics["policies"]) == {"home/a0", "home/a1"}

@@ -186,8 +186,8 @@ def resolve(config: Config) -> Resolved:
     data = config.model_dump()
     if config.preset or method.presets:
         all_here = all(plan.here for plan in plans)
-        of_base = method.pretrained if all_here and not seeded else None
-        _apply_preset(data, config, method, of_base)
+        data["preset"] = _preset_of(config, method, pretrained=all_here and not seeded)
+        _apply_preset(data, config, method)
     if not seeded:  # how large a run is with other bases than seed models
         named: list[str] = list(method.presets[config.preset]) if config.preset else []
         settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
@@ -267,19 +267,26 @@ def _with_defaults_of(method: Method, config: Config) -> Config:
     return checked(data)
 
 
-def _apply_preset(
-    data: dict[str, Any], config: Config, method: Method, of_base: str | None
-) -> None:
-    """Write the keys of a preset into `data`, where the config does not set them itself; `of_base`
-    is the one that suits its base.
-    """
-    name = config.preset or of_base or next(iter(method.presets))
-    if name not in method.presets:
-        known = ", ".join(method.presets) or "none"
-        raise UserMistake(f"preset {name!r}: method {config.method} has {known}")
-    data["preset"] = name
-    _check_preset(name, config.method, method)
-    for key, value in method.presets[name].items():
+def _preset_of(config: Config, method: Method, pretrained: bool) -> str:
+    """Name the preset of a config: its own, or the one that the method has for such bases."""
+    if config.preset:
+        if config.preset not in method.presets:
+            known = ", ".join(method.presets) or "none"
+            raise UserMistake(f"preset {config.preset!r}: method {config.method} has {known}")
+        _check_preset(config.preset, config.method, method)
+        return config.preset
+    # a method that replaces presets or functions of another one may have kept the name alone
+    own = method.pretrained if pretrained else None
+    if own is not None and own in method.presets and _not_taken(own, method) is None:
+        return own
+    first = next(iter(method.presets))
+    _check_preset(first, config.method, method)
+    return first
+
+
+def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
+    """Write the keys of the preset that `data` names, where the config does not set them itself."""
+    for key, value in method.presets[data["preset"]].items():
         if key == "task_options" and method.task not in (None, config.task):
             continue  # those of the method's own task
         if isinstance(value, Mapping) and key != "kl":
@@ -292,15 +299,22 @@ def _check_preset(name: str, method_name: str, method: Method) -> None:
     """Refuse a preset that sets what the method's functions do not take: a method that replaces
     functions of another one keeps its presets.
     """
+    if (key := _not_taken(name, method)) is not None:
+        raise UserMistake(
+            f"preset {name!r} of method {method_name} sets {key}, which the method"
+            " does not take: leave it out of its presets, or replace(..., presets={})"
+        )
+
+
+def _not_taken(preset: str, method: Method) -> str | None:
+    """The first key of a preset that none of the method's functions takes, such as `loss.clip`."""
     takers = {"options": functions_of(method), "credit": [method.advantage], "loss": [method.loss]}
     for table, functions in takers.items():
         known = {key for function in functions for key in keywords(function)}
-        for key in method.presets[name].get(table, {}):
+        for key in method.presets[preset].get(table, {}):
             if key not in known:
-                raise UserMistake(
-                    f"preset {name!r} of method {method_name} sets {table}.{key}, which the method"
-                    " does not take: leave it out of its presets, or replace(..., presets={})"
-                )
+                return f"{table}.{key}"
+    return None
 
 
 OPTIMIZER = ("lr", *SEED_RECIPE)

@@ -51,7 +51,7 @@ class Result:
     agents: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     """`before` and `after` -> agent -> accuracy; nothing where that was not measured."""
     spent: dict[str, float] = field(default_factory=dict[str, float])
-    """Kind of work (playing, learning ...) -> seconds of all steps so far."""
+    """Kind of work (sampling, learning ...) -> seconds of all steps so far."""
     step_seconds: float = 0.0
     """Of all steps so far."""
     figures: Figures = field(default_factory=dict[str, Any])
