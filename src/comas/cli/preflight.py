@@ -88,6 +88,7 @@ def _show(result: Preflight) -> None:
         cells += [_number(row.against_truth)] if result.truth is not None else []
         table.add_row(*cells)
     console.print(table)
+    console.print("what can learn (options of comas go with preset=stable):", soft_wrap=True)
     for row in result.methods:
         console.print(f"{row.method}: {row.verdict}: {row.why}", markup=False, soft_wrap=True)
     for note in result.notes:
