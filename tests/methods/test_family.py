@@ -14,7 +14,6 @@ from comas.game.agent import choose
 from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
 from comas.methods import eva as eva_method
 from comas.methods import srlm as srlm_method
-from comas.objective.pay import standardised
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.training.start import rehearsed
@@ -340,14 +339,6 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
 def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
         resolve(read(None, [f"method={name}", "task=gsm8k"]))
-
-
-def test_values_that_differ_by_rounding_alone_are_equal() -> None:
-    """2 min(p, 1 - p) of p = .3 and of p = .7, as floats: otherwise one would be a unit above."""
-    twins = [2 * min(0.3, 0.7), 2 * min(0.7, 1 - 0.7)]
-    assert twins[0] != twins[1]
-    assert standardised(twins) == [0.0, 0.0]
-    assert standardised([0.1, 0.1 + 1e-6]) == pytest.approx([-1.0, 1.0])
 
 
 def test_a_sharp_judge_does_not_overflow() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.objective.credit import EPS, grpo, kl_to_go, reinforce_pp, rloo
+from comas.objective.credit import grpo, kl_to_go, reinforce_pp, rloo
 from comas.objective.losses import Batch, clipped, plain
 from comas.types import Row
 
@@ -58,7 +58,7 @@ def test_paper_form_is_equations_9_to_11() -> None:
     beta = {"solution": 0.5, "scoring": 0.5}
     # eq. 9: one number per generated token
     raw = np.array([1.0 - 0.5 * 0.2, 0.0 - 0.5 * 0.4, 0.0 - 0.5 * 0.3])
-    wanted = (raw - raw.mean()) / (raw.std() + EPS)  # eq. 10
+    wanted = (raw - raw.mean()) / (raw.std())  # eq. 10
     got = reinforce_pp(rows, beta, normalise="all")
     np.testing.assert_allclose(np.concatenate([got[0][2:], got[1][2:]]), wanted, rtol=1e-6)
     assert not got[0][:2].any()
@@ -74,7 +74,7 @@ def test_clean_form_normalises_rewards_per_role_and_adds_the_kl_unscaled() -> No
         row(0.0, 1, "scoring"),
     ]
     got = reinforce_pp(rows, {"scoring": 0.4})
-    solution = (np.array([1, 0, 1]) - 2 / 3) / (np.std([1, 0, 1]) + EPS)
+    solution = (np.array([1, 0, 1]) - 2 / 3) / (np.std([1, 0, 1]))
     for g, wanted in zip(got[:3], solution, strict=True):
         np.testing.assert_allclose(g[2:], wanted, rtol=1e-6)
     np.testing.assert_allclose(got[3][2:], -1.0 - 0.4 * 0.5, rtol=1e-6)
@@ -119,9 +119,7 @@ def test_grpo_and_rloo_compare_within_groups() -> None:
         row(1.0),
     ]
     scaled = [g[2] for g in grpo(rows, {})]
-    np.testing.assert_allclose(
-        scaled[:3], (np.array([1, 0, 0]) - 1 / 3) / (np.std([1, 0, 0]) + EPS)
-    )
+    np.testing.assert_allclose(scaled[:3], (np.array([1, 0, 0]) - 1 / 3) / (np.std([1, 0, 0])))
     assert scaled[3:] == [0, 0, 0]
     np.testing.assert_allclose(
         [g[2] for g in grpo(rows, {}, scale=False)][:3], np.array([1, 0, 0]) - 1 / 3
@@ -269,7 +267,7 @@ def test_paper_form_by_hand_with_kl_over_two_roles() -> None:
     nine = [r - 0.5 * sum(k[t:]) for r, k in zip(paid, ratios, strict=True) for t in range(len(k))]
     mean = sum(nine) / 6
     spread = (sum((x - mean) ** 2 for x in nine) / 6) ** 0.5
-    ten = [(x - mean) / (spread + EPS) for x in nine]
+    ten = [(x - mean) / spread for x in nine]
     got = reinforce_pp(
         rows, dict.fromkeys(["solution", "scoring", "evaluation"], 0.5), normalise="all"
     )

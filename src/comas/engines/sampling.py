@@ -231,18 +231,40 @@ class Tape:
 
 READ = Sampling(max_tokens=1)
 """Of a prompt behind which nothing is drawn."""
-Behind = Callable[[Sequence[Request]], Iterable[tuple[Sequence[int], Tensor]]]
-"""`behind(requests)` -> places of some requests and the logits behind each prompt, (N, V), until
-all have had their turn.
+Behind = Callable[[Sequence[Request], Sequence[int]], Iterable[tuple[Sequence[int], Tensor]]]
+"""`behind(requests, token_ids)` -> places of some requests and the logits behind each prompt,
+(N, V), those of `token_ids` in float32 or better, until all have had their turn.
 """
 Cell = tuple[int, int, int]
 """Of a result: the number of the weighing, of its choice, of the choice's token."""
 
 
 @torch.no_grad()
-def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.ndarray]]:
-    """Per weighing and choice the float32 log-probs of its tokens, each read off the logits behind
-    what precedes it.
+def weigh_all(
+    weighings: Sequence[Weighing], behind: Behind, *, apart: bool
+) -> list[list[np.ndarray]]:
+    """Per weighing and choice the float32 log-probs of its tokens.
+
+    With `apart` each weighing has passes of its own, so that its result never depends on what else
+    is weighed at the time; what is asked twice is computed once. Otherwise all share passes, and in
+    16-bit halves a result depends on its batch by about 1e-2 nats.
+    """
+    keys = [_key(weighing) for weighing in weighings]
+    place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    distinct = [weighings[keys.index(key)] for key in place_of]
+    parts = [[weighing] for weighing in distinct] if apart else [distinct]
+    weights = [weight for part in parts for weight in _weigh_together(part, behind)]
+    return [[logprobs.copy() for logprobs in weights[place_of[key]]] for key in keys]
+
+
+def _key(weighing: Weighing) -> tuple[str, bytes, tuple[bytes, ...]]:
+    """Equal for weighings whose results are the same."""
+    choices = tuple(choice.tobytes() for choice in weighing.choices)
+    return weighing.policy, weighing.prompt_ids.tobytes(), choices
+
+
+def _weigh_together(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.ndarray]]:
+    """Log-probs per weighing, choice and token, each read off the logits behind what precedes it.
 
     A choice of k tokens needs the logits behind the prompt and behind its own first k - 1 tokens;
     what choices share is asked for once, so that choices of one token each cost one prompt.
@@ -260,8 +282,9 @@ def weigh_all(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.nda
                     prompts.append(Request(weighing.policy, ids, READ, 0))
                     cells_of.append([])
                 cells_of[place].append((number, which, t))
+    token_ids = sorted({int(t) for w in weighings for choice in w.choices for t in choice})
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]
-    for places, logits_NV in behind(prompts):
+    for places, logits_NV in behind(prompts, token_ids):
         size = drawn_at_once(logits_NV.shape[1], logits_NV.device.type != "cpu")
         for start in range(0, len(places), size):
             logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)

@@ -324,9 +324,11 @@ class StackedEngine(BatchedEngine):
     def _weigh(
         self, weighings: Sequence[Weighing], places: Places, wanted: Wanted
     ) -> list[list[np.ndarray]]:
-        return weigh_all(weighings, self._behind)
+        return weigh_all(weighings, self._behind, apart=True)
 
-    def _behind(self, requests: Sequence[Request]) -> Iterator[tuple[list[int], torch.Tensor]]:
+    def _behind(
+        self, requests: Sequence[Request], token_ids: Sequence[int]
+    ) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Places of requests and the logits behind each prompt, grid by grid."""
         for order, grid in self._grids(requests, self._by_policy(requests)):
             rows_N = grid.rows_PB.reshape(-1)

@@ -17,7 +17,7 @@ from comas.game.agent import Agent, choose
 from comas.game.moves import by_seat, outcome, played
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import standardised
+from comas.objective.spread import standardised
 from comas.types import Episode, Method, NotNegative, Question, Share, Task, Turn
 
 
@@ -47,7 +47,7 @@ def settle(
             returns.setdefault(key, []).extend(_returns(moves, gamma, penalty))
     for key, moves in turns.items():
         for turn, worth in zip(moves, standardised(returns[key], scale), strict=True):
-            turn.reward = worth
+            turn.reward = float(worth)
 
 
 def _returns(moves: Sequence[Turn], gamma: float, penalty: float) -> list[float]:

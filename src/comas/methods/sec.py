@@ -20,7 +20,8 @@ from typing import Annotated
 from annotated_types import Gt, Le
 
 from comas.methods import rlvr
-from comas.objective.pay import mean, standardised
+from comas.objective.pay import mean
+from comas.objective.spread import standardised
 from comas.types import Episode, Positive, Question, State, Task
 
 Rate = Annotated[float, Gt(0), Le(1)]
@@ -109,7 +110,7 @@ def moved(values: Mapping[str, float], gains: Mapping[str, Sequence[float]], rat
 def gained(episode: Episode) -> float | None:
     """The mean absolute advantage of the answers to a question; None where none was paid."""
     rewards = [turn.reward for turn in episode.turns if turn.reward is not None]
-    return mean([abs(advantage) for advantage in standardised(rewards)])
+    return mean([abs(float(advantage)) for advantage in standardised(rewards)])
 
 
 method = replace(

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
+from comas.objective.spread import centred, is_flat, standardised
 from comas.types import Count, Row, UserMistake
 
-EPS = 1e-8
 Weight = Annotated[float, Ge(0)]
 
 
@@ -57,10 +57,10 @@ def reinforce_pp(
     minus mean and divided by standard deviation over all generated tokens of the policy's batch,
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
-    all equal, or that has fewer than `min_rows` rows, gets no advantage from its rewards: dividing
-    by a spread of zero would turn rounding noise into unit advantages. Likewise for "all" where the
-    whole batch is paid the same: the KL is subtracted unscaled. With `normalise = "none"` rewards
-    are taken as they are. `entropy` weighs a bonus for entropy (`surprise`).
+    equal but for rounding (`spread.is_flat`), or that has fewer than `min_rows` rows, gets no
+    advantage from its rewards. Likewise for "all" where the whole batch is paid the same: the KL is
+    subtracted unscaled. With `normalise = "none"` rewards are taken as they are. `entropy` weighs a
+    bonus for entropy (`surprise`).
     """
     values_R = _role_values(rows, normalise=normalise, min_rows=min_rows)
     if values_R is not None:
@@ -68,7 +68,7 @@ def reinforce_pp(
     if normalise != "all":
         raise UserMistake(f"credit.normalise is {normalise!r}: 'role', 'all' or 'none'")
     rewards_R = _rewards(rows)
-    if np.ptp(rewards_R) == 0:  # what is left to normalise is the KL, or its rounding
+    if is_flat(rewards_R):  # what is left to normalise is the KL, or its rounding
         return _per_row(rows, np.zeros_like(rewards_R), kl, entropy)
     return _normalise_tokens(rows, _per_row(rows, rewards_R, kl), entropy)
 
@@ -120,12 +120,9 @@ def _left_out_values(rows: Sequence[Row]) -> np.ndarray:
     advantages_R = np.zeros(len(rows))
     for group in {row.group for row in rows if row.group is not None}:
         members_R = np.array([row.group == group for row in rows])
-        group_rewards = rewards_R[members_R]
-        n = len(group_rewards)
-        # equal numbers minus their mean may leave a rounding error
-        if n > 1 and np.ptp(group_rewards) > 0:
-            centred = group_rewards - group_rewards.mean()
-            advantages_R[members_R] = centred * n / (n - 1)
+        n = int(members_R.sum())
+        if n > 1:
+            advantages_R[members_R] = centred(rewards_R[members_R]) * n / (n - 1)
     return advantages_R
 
 
@@ -209,16 +206,6 @@ def _standardise(
         if len(rewards) >= max(2, min_rows):
             scaled_R[members_R] = standardised(rewards, scale)
     return scaled_R
-
-
-def standardised(values: np.ndarray, scale: bool = True) -> np.ndarray:
-    """Values minus their mean, over their standard deviation; 0 where all are equal, since the mean
-    of equal numbers may be off by a rounding error.
-    """
-    if values.max() == values.min():
-        return np.zeros_like(values)
-    centred = values - values.mean()
-    return centred / (values.std() + EPS) if scale else centred
 
 
 VALUES: Mapping[Callable[..., Any], Callable[..., np.ndarray | None]] = {

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from comas.objective.spread import standardised
 from comas.types import Episode, Turn
 
 Grams = Counter[tuple[str, ...]]
 """Runs of words -> how often each is there."""
-ROUNDING = 1e-12
-"""Relative to the highest of some values: by so much equal ones may differ."""
 ALIKE = 0.5
 """Similarity from which two questions count as alike."""
 
@@ -37,27 +36,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     if not present:
         return None
     return math.fsum(present) / len(present)
-
-
-def standardised(values: Sequence[float], scale: bool = True) -> list[float]:
-    """Values minus their mean, over their standard deviation; all 0 where they are equal but for
-    the rounding of floats, which division would make as large as any difference.
-
-    Equation 3 of arXiv 2402.03300; `scale = False` leaves the division out.
-    """
-    count = len(values)
-    if not values:
-        return []
-    highest = max(values)
-    if highest - min(values) <= ROUNDING * max(1.0, abs(highest)):
-        return [0.0] * count
-    centre = math.fsum(values) / count
-    distances = [value - centre for value in values]
-    if not scale:
-        return distances
-    variance = math.fsum(distance**2 for distance in distances) / count
-    spread = math.sqrt(variance)
-    return [distance / spread for distance in distances]
 
 
 def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
@@ -126,7 +104,7 @@ def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool
     and note the reward itself.
     """
     for dialogue, worth, raw in zip(dialogues, standardised(rewards, scale), rewards, strict=True):
-        dialogue.pay(worth, raw)
+        dialogue.pay(float(worth), raw)
 
 
 # --- how new a text is

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from comas.objective.credit import on_generated
-from comas.objective.pay import ROUNDING
+from comas.objective.spread import is_flat
 from comas.types import Positive, Row, UserMistake
 
 Reference = Literal["start", "step"]
@@ -119,8 +119,7 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
     for places in groups.values():
         best = max(places, key=reward)
         worst = min(places, key=reward)
-        difference = reward(best) - reward(worst)
-        if difference > ROUNDING * max(1.0, abs(reward(best))):
+        if not is_flat([reward(best), reward(worst)]):
             paired.append((best, worst))
     return paired
 

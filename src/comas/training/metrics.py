@@ -26,6 +26,7 @@ from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
 from comas.game.roles import JUDGES
 from comas.objective.pay import earned
+from comas.objective.spread import is_flat
 from comas.seams import TIE
 from comas.stats import auc
 from comas.training.record import StepRecord as StepRecord
@@ -156,14 +157,14 @@ def signal(step: StepRecord) -> dict[str, dict[str, float]]:
 
 def signal_in(paid: Sequence[Turn]) -> dict[str, dict[str, float]]:
     """Role -> the number of groups whose rewards are compared (`groups`), of those in which all are
-    equal (`flat`), and the standard deviation of all its rewards (`spread`). Without a group of its
-    own, a turn is compared with its policy's others.
+    equal but for rounding (`flat`), and the standard deviation of all its rewards (`spread`).
+    Without a group of its own, a turn is compared with its policy's others.
     """
     of_roles: dict[str, dict[str, float]] = {}
     for role, turns in sorted(grouped((turn.role, turn) for turn in paid).items()):
         groups = grouped(((turn.policy, turn.group), turn.reward or 0.0) for turn in turns)
         compared = groups.values()
-        flat = sum(max(group) == min(group) for group in compared)
+        flat = sum(map(is_flat, compared))
         spread = statistics.pstdev([reward for group in compared for reward in group])
         of_roles[role] = {"groups": len(groups), "flat": flat, "spread": spread}
     return of_roles
