@@ -25,7 +25,7 @@ from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
 from comas.game.play import Scene, own_file, play_all
 from comas.game.prompts import defuse, words
-from comas.game.votes import agrees, decide, most_frequent
+from comas.game.votes import agrees, by_answer, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
@@ -401,7 +401,7 @@ def examined(
     right = _labels(played, task) if labels else None
     judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in WAYS]
     shares = [most_frequent(turns, task)[1] for turns in solutions]
-    distinct = [_distinct(turns, task) for turns in solutions]
+    distinct = [len(by_answer(turns, task)) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
     tokens = sum(turn.tokens for turn in turns)
     result = Preflight(
@@ -424,16 +424,6 @@ def examined(
         notes=notes,
     )
     return replace(result, methods=advice(result))
-
-
-def _distinct(turns: Sequence[Turn], task: Task) -> int:
-    """Different readable answers to one question."""
-    different: list[str] = []
-    for turn in turns:
-        answer = turn.info["answer"]
-        if answer is not None and not any(task.same(answer, other) for other in different):
-            different.append(answer)
-    return len(different)
 
 
 def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:

@@ -262,7 +262,7 @@ method = replace(comas.method, paid=("solution",), kl={})
     ("keys", "said"),
     [
         (["kl.evaluation=0.1"], "kl.evaluation: method .* never trains on that role"),
-        (["agents.a.roles=['evaluation']"], "no agent takes role 'solution'"),
+        (["agents.a.roles=['evaluation']"], "no agent can learn: method .* pays solution"),
         (
             ["agents.a.roles=['evaluation']", "agents.b.frozen=true"],
             "no agent can learn: method .* pays solution",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.config.resolve import check_training, resolve
+from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
@@ -411,9 +411,6 @@ def test_a_team_without_critics_is_told() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(play_all(Scene(method, mbpp.task, members, 0), [SQUARE], 0))
     assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
-    told = ["method=comas_tests", "lr=1e-5", 'agents.a0.roles=["solution"]']
-    with pytest.raises(UserMistake, match="no agent takes role 'evaluation'"):
-        check_training(resolve(read(None, told)))
 
 
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:

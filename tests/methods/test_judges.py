@@ -25,8 +25,10 @@ GAMES = {
 }
 
 
-def turn(name: str, role: str, text: str, about: str | None, **info: object) -> Turn:
-    return Turn(name, "a", "h/a", role, "", text, True, 0, about=about, info=dict(info))
+def turn(
+    name: str, role: str, text: str, about: str | None, policy: str = "h/a", **info: object
+) -> Turn:
+    return Turn(name, "a", policy, role, "", text, True, 0, about=about, info=dict(info))
 
 
 def judged(work: str, *scores: int | None) -> Episode:
@@ -34,7 +36,8 @@ def judged(work: str, *scores: int | None) -> Episode:
     turns = [turn("s", "solution", work, None, readable=True)]
     for place, score in enumerate(scores):
         turns.append(turn(f"e{place}", "evaluation", "", "s"))
-        turns.append(turn(f"c{place}", "scoring", "", f"e{place}", score=score))
+        scored = turn(f"c{place}", "scoring", "", f"e{place}", f"h/j{place}", score=score)
+        turns.append(scored)
     return Episode("e", QUESTIONS[0], turns)
 
 

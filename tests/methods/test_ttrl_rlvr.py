@@ -157,8 +157,8 @@ def test_from_votes_to_advantages_by_hand() -> None:
         for i, r in enumerate(paid)
     ]
     got = [a.tolist() for a in method.advantage(rows, method.kl)]
-    high = 0.6 / (0.24**0.5 + 1e-8)
-    low = -0.4 / (0.24**0.5 + 1e-8)
+    high = 0.6 / 0.24**0.5
+    low = -0.4 / 0.24**0.5
     np.testing.assert_allclose(got, [[0, high, high]] * 2 + [[0, low, low]] * 3, rtol=1e-9)
 
 

@@ -667,14 +667,10 @@ def _positions(source: Source) -> int | None:
 
 
 def check_seats(config: Config, method: Method, learn: bool) -> None:
-    """Raise UserMistake where nobody takes a role that the method needs, or nobody could learn."""
+    """Raise UserMistake where nobody could learn. Roles that nobody takes are found by playing:
+    which ones a game asks for depends on its options.
+    """
     agents = config.agents.values()
-    for role in method.paid:
-        if not any(a.roles is None or role in a.roles for a in agents):
-            raise UserMistake(
-                f"no agent takes role {role!r}, which method {config.method} needs: see"
-                f" agents.<name>.roles{_own_paid(config)}"
-            )
     taken = [agent.roles for agent in agents if not agent.frozen]
     paid_roles = set(method.paid)
     if learn and not any(r is None or not paid_roles or paid_roles & {*r} for r in taken):

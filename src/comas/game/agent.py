@@ -355,25 +355,25 @@ def round_of(about: Turn | None, said: int | None) -> int:
     return said if said is not None else about.round if about else 0
 
 
-def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
-    """The agents that may be drawn for a role."""
-    return [agent for agent in agents if agent.takes(role)]
-
-
 class CannotBePlayed(UserMistake):
     """What a game refuses whatever the question is, such as a role that no agent takes, or options
     that do not go together: found before a model is loaded.
     """
 
 
-def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
-    """Draw an agent for a role, uniformly among those that take it; an error where none does."""
-    able = takers(agents, role)
+def takers(agents: Sequence[Agent], role: str) -> list[Agent]:
+    """The agents that may be drawn for a role; an error where none takes it."""
+    able = [agent for agent in agents if agent.takes(role)]
     if not able:
         raise CannotBePlayed(
             f"no agent takes role {role!r}, which the game asks for: see agents.<name>.roles"
         )
-    return rng.choice(able)
+    return able
+
+
+def choose(agents: Sequence[Agent], rng: random.Random, role: str) -> Agent:
+    """Draw an agent for a role, uniformly among those that take it; an error where none does."""
+    return rng.choice(takers(agents, role))
 
 
 async def together(parts: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from comas.game.agent import Agent, Message
-from comas.game.prompts import defuse, words
+from comas.game.prompts import clean, words
 from comas.types import Calls, HostFailure, Task, Tool, ToolFailure, Turn, UserMistake
 
 WORDING = {
@@ -142,7 +142,7 @@ async def _answered(call: Call, tool: Tool) -> dict[str, Any]:
         text = failed
         failed = failed[: tool.longest]
     left_out = max(0, len(text) - tool.longest)
-    text = defuse(text[: tool.longest])
+    text = clean(text[: tool.longest])
     return {
         "back": f"{text} ... ({left_out} more characters)" if left_out else text,
         "failed": failed,

@@ -19,7 +19,7 @@ from typing import Any
 
 from comas.game.agent import Agent, choose
 from comas.game.play import brief, own_file
-from comas.game.prompts import defuse, words
+from comas.game.prompts import clean, words
 from comas.types import Episode, Question, Task, Turn, UserMistake, Verdict
 
 WORDING = {
@@ -144,7 +144,7 @@ class Match:
             move = reply if reply is not None and is_legal else legal[0]
             turn.info["move"] = move
         else:
-            move = defuse(reply or "")
+            move = clean(reply or "")
         return await self._made(move)
 
 

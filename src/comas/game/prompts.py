@@ -1,8 +1,10 @@
-"""Words put to agents: templates with holes, and the defusing of text that others wrote.
+"""Words put to agents: templates with holes, and the quoting of text that others wrote.
 
-Model text is hostile: a solution may contain a score element, a fake role header or an end token.
-What is quoted can be read, but is never mistaken for the game's own marks. Leaves out: special
-*tokens*, which hosts cannot produce from content at all (`hosts.local`).
+Model text is hostile: a solution may contain a score element, a fake role header, an end token, or
+a heading of the prompt that it is quoted in (`Criticism of it: none`). What is quoted can be read,
+but is never mistaken for the game's own marks: elements and headers are broken (`clean`), and no
+line of a quote begins a line of the prompt (`Quoted`). Leaves out: special *tokens*, which hosts
+cannot produce from content at all (`hosts.local`).
 """
 
 from __future__ import annotations
@@ -109,17 +111,55 @@ def check_holes(wording: object, where: str, code: str) -> None:
                 )
 
 
-def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
-    """The template of `role`, the task's own or the method's, with its holes filled; holes are
-    never filled twice.
+QUOTE = "> "
+"""What stands before each line of a quote that would begin a line of the prompt, as in Markdown."""
+
+
+class Quoted(str):
+    """Text of another agent or of a data set, cleaned by `defuse`.
+
+    Where it fills a hole of a template, its lines cannot be read as lines of the template: `QUOTE`
+    stands before each, but for the first one where that continues a line. So a heading, however it
+    is written, is only ever the template's own. Joined with other text it is no quote any more.
     """
+
+    def filling(self, template: str, place: int) -> str:
+        """The quote in a hole that begins at this place of a template. At the beginning of a
+        template of one line it continues that line.
+        """
+        before = template[:place]
+        begins_line = before.endswith("\n") or (not before and "\n" in template)
+        first, *others = self.split("\n")
+        lines = [QUOTE + first if begins_line else str(first)]
+        return "\n".join([*lines, *(QUOTE + line for line in others)])
+
+
+def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:
+    """The template of `role`, the task's own or the method's, with its holes filled (`fill`)."""
+    return fill(template_of(default, task, role), facts)
+
+
+def template_of(default: Mapping[str, str], task: Task, role: str) -> str:
+    """The template of `role`: the task's own, or the method's."""
     template = task.wording.get(role, default.get(role))
     if template is None:
         raise UserMistake(
             f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a"
             " template for it"
         )
-    return _HOLE.sub(lambda hole: facts.get(hole[1], hole[0]), template).strip()
+    return template
+
+
+def fill(template: str, facts: Mapping[str, str]) -> str:
+    """A template with its holes filled, once; holes without a fact stay. Facts that are `Quoted`
+    are told apart from the template's own lines.
+    """
+
+    def filling(hole: re.Match[str]) -> str:
+        fact = facts.get(hole[1], hole[0])
+        return fact.filling(template, hole.start()) if isinstance(fact, Quoted) else fact
+
+    return _HOLE.sub(filling, template).strip()
 
 
 def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING) -> str:
@@ -127,12 +167,18 @@ def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING
     return words(default, task, "solution", question=question.prompt, history="")
 
 
-def defuse(text: str) -> str:
+def defuse(text: str) -> Quoted:
+    """`text` cleaned, as a quote: what `words` puts into a hole of a template."""
+    return Quoted(clean(text))
+
+
+def clean(text: str) -> str:
     """`text` with element tags in round brackets, role headers broken, and control and invisible
     characters removed.
 
     `<score>3</score>` becomes `(score)3(/score)`, `User: hi` becomes `User - hi`. Comparisons such
-    as `a < b` stay.
+    as `a < b` stay. For what is no quote, such as a question that an agent posed and another one
+    is to solve; quotes are made by `defuse`.
     """
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _HIDDEN)
     text = _BLANK.sub("", text)

@@ -109,6 +109,23 @@ def most_frequent(turns: Sequence[Turn], task: Task) -> tuple[str | None, float]
     return best, votes / len(turns)
 
 
+def by_answer(turns: Sequence[Turn], task: Task) -> list[list[Turn]]:
+    """The turns that give the same answer, however it is spelt, in the order of the first of each;
+    unreadable ones are left out.
+    """
+    groups: list[list[Turn]] = []
+    for turn in turns:
+        answer = turn.info["answer"]
+        if answer is None:
+            continue
+        same = next((group for group in groups if agrees(group[0], answer, task)), None)
+        if same is None:
+            groups.append([turn])
+        else:
+            same.append(turn)
+    return groups
+
+
 def agrees(turn: Turn, answer: str, task: Task) -> bool:
     """Whether a turn's readable answer is the same as `answer`."""
     return turn.info["answer"] is not None and task.same(turn.info["answer"], answer)

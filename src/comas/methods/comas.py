@@ -16,7 +16,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers, together
-from comas.game.prompts import defuse, words
+from comas.game.prompts import Quoted, defuse, fill, template_of, words
 from comas.game.votes import given
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
@@ -134,33 +134,38 @@ async def judge(
     """Have work criticised, where there is a critic, and scored, as what `about` said; with `blind`
     by one who has answered the question before.
     """
-    work = defuse(work)
+    quoted_work = defuse(work)
     evaluation = None
+    own = None
     if critic is not None:
-        evaluation = await criticise(question, about, work, critic, task, blind)
+        evaluation = await criticise(question, about, quoted_work, critic, task, blind)
     elif blind:
-        work = await beside_own(question, about, work, scorer, task)
-    return evaluation, await score_work(question, about, work, evaluation, scorer, task, score)
+        own = await own_answer(question, about, scorer, task)
+    scoring = await score_work(
+        question, about, quoted_work, evaluation, scorer, task, score, own=own
+    )
+    return evaluation, scoring
 
 
 async def score_work(
     question: Question,
     about: Turn,
-    work: str,
+    work: Quoted,
     evaluation: Turn | None,
     scorer: Agent,
     task: Task,
     score: Score,
+    own: Quoted | None = None,
 ) -> Turn:
-    """Have work scored that was defused, as what `about` said, with its criticism where there is
-    one; `info["score"]` is None where it cannot be read.
+    """Have work scored, as what `about` said, with its criticism or beside the scorer's own answer
+    where there is one; `info["score"]` is None where it cannot be read.
     """
-    facts = {"question": question.prompt, "work": work}
     role = "scoring" if score == "said" else score
     if evaluation is None:
-        prompt = words(WORDING, task, f"{role}_bare", **facts)
+        prompt = _about_work(question, work, own, task, f"{role}_bare")
     else:
-        prompt = words(WORDING, task, role, **facts, evaluation=defuse(evaluation.text))
+        criticism = defuse(evaluation.text)
+        prompt = _about_work(question, work, own, task, role, evaluation=criticism)
     judged = evaluation or about
     if score != "said":
         return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
@@ -170,27 +175,34 @@ async def score_work(
 
 
 async def criticise(
-    question: Question, about: Turn, work: str, critic: Agent, task: Task, blind: bool
+    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, blind: bool
 ) -> Turn:
-    """Have work criticised that was defused; with `blind` by a critic that has answered the
-    question before.
-    """
-    if blind:
-        work = await beside_own(question, about, work, critic, task)
-    prompt = words(WORDING, task, "evaluation", question=question.prompt, work=work)
+    """Have work criticised; with `blind` by a critic that has answered the question before."""
+    own = await own_answer(question, about, critic, task) if blind else None
+    prompt = _about_work(question, work, own, task, "evaluation")
     return await critic.ask("evaluation", prompt, about=about)
 
 
-async def beside_own(question: Question, about: Turn, work: str, judge: Agent, task: Task) -> str:
-    """Have a judge answer the question without the work; the work beside that answer, or as it is
-    where the answer cannot be read.
+async def own_answer(question: Question, about: Turn, judge: Agent, task: Task) -> Quoted | None:
+    """Have a judge answer the question without the work that `about` said; None where the answer
+    cannot be read.
     """
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     own = await judge.ask("blind", prompt, about=about)
     own.info["readable"] = given(question, own, task) is not None
-    if not own.info["readable"]:
-        return work
-    return words(WORDING, task, "beside", work=work, own=defuse(task.shown(question, own.text)))
+    return defuse(task.shown(question, own.text)) if own.info["readable"] else None
+
+
+def _about_work(
+    question: Question, work: Quoted, own: Quoted | None, task: Task, role: str, **facts: str
+) -> str:
+    """Write the prompt of a judge: its own answer, where it has one, stands beside the work."""
+    template = template_of(WORDING, task, role)
+    facts = {"question": defuse(question.prompt), "work": work, **facts}
+    if own is not None:
+        template = template.replace("{work}", template_of(WORDING, task, "beside"))
+        facts["own"] = own
+    return fill(template, facts)
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:

@@ -4,8 +4,9 @@ The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution. 
 as there. A scorer is paid 1 where its score is that of most other scorers of the same work, 0 where
 it is another one, and -1 where it cannot be read; a critic is paid what its scorer is, so that it
 gains by criticism that leads to what the others find, and not, as in the paper, by any criticism
-that lowers the score. Where the others are divided evenly, or there is one judge, nobody is paid
-for judging. Where scores are expected, agreement is too: a mark is paid the mean probability that
+that lowers the score. Others are other policies: two agents of one policy are one judge, who would
+agree with itself. Where the others are divided evenly, or there are none, nobody is paid for
+judging. Where scores are expected, agreement is too: a mark is paid the mean probability that
 the other judges give it. Consensus is no truth: the metric `judges` of a run says how far they
 part.
 """
@@ -34,8 +35,8 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
 
 
 def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
-    """Each solution that was judged, a scoring of it, with criticism or without, and the other
-    scorings of it; solution by solution.
+    """Each solution that was judged, a scoring of it, with criticism or without, and the scorings
+    of it by other policies; solution by solution.
     """
     turns = by_id(episode)
     judges: dict[str, list[Turn]] = {}
@@ -45,7 +46,8 @@ def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
         judges.setdefault(work or "", []).append(scoring)
     for work, scorings in judges.items():
         for scoring in scorings:
-            yield turns[work], scoring, [other for other in scorings if other is not scoring]
+            others = [other for other in scorings if other.policy != scoring.policy]
+            yield turns[work], scoring, others
 
 
 def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:

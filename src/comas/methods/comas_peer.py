@@ -5,10 +5,12 @@ paid as there. What a judge says of a work is whether it accepts it: a score of 
 paid its agreement with the other judges of the work, less the agreement that is to be expected of
 the same two judges on different works of the step: m_j m_k + (1 - m_j)(1 - m_k), where m is the
 share of works that a judge accepts, this work left out (correlated agreement, arXiv 1603.03151).
+Judges are policies: several agents of one are one judge, and no judge is compared with itself.
 Whoever says the same of everything is paid 0 in the mean, and judges at chance are too; judges that
 tell right from wrong by J_j and J_k gain 2 p (1 - p) J_j J_k where a share p of the work is right.
-A critic is paid what its scorer is, and a score that cannot be read -1. Nobody is paid where one of
-the two has judged no other work in the step. Leaves out: more than two verdicts.
+A critic is paid what its scorer is, and a score that cannot be read -1. Nobody is paid where no
+other policy judged the work, or where one of the two has judged no other work in the step. Leaves
+out: more than two verdicts.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
-    """Judge -> work -> how far the judge accepts it, the mean where it judged it twice."""
+    """Policy -> work -> how far it accepts the work, the mean where it judged it twice."""
     verdicts_of: dict[tuple[str, str], list[float]] = {}
     for episode in episodes:
         for work, scoring, _ in judgings_of(episode):
             verdict = acceptance(scoring)
             if verdict is not None:
-                verdicts_of.setdefault((scoring.agent, work.id), []).append(verdict)
+                verdicts_of.setdefault((scoring.policy, work.id), []).append(verdict)
     accepted: dict[str, dict[str, float]] = {}
     for (judge, work), verdicts in verdicts_of.items():
         accepted.setdefault(judge, {})[work] = math.fsum(verdicts) / len(verdicts)
@@ -70,7 +72,7 @@ def _pay(
     judge can be compared with.
     """
     verdict = acceptance(scoring)
-    own_rate = _rate_without(accepted, scoring.agent, work)
+    own_rate = _rate_without(accepted, scoring.policy, work)
     if verdict is None or own_rate is None:
         return None
     # the scorer is paid for the mark that it says, where its score is expected
@@ -78,7 +80,7 @@ def _pay(
     gains: list[float | None] = []
     for other in others:
         theirs = acceptance(other)
-        rate = _rate_without(accepted, other.agent, work)
+        rate = _rate_without(accepted, other.policy, work)
         if theirs is not None and rate is not None:
             gains.append(agreement(said_verdict, theirs) - agreement(own_rate, rate))
     return mean(gains)

@@ -42,7 +42,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from comas.game.agent import Agent, choose, takers, together
+from comas.game.agent import Agent, takers, together
 from comas.game.prompts import words
 from comas.game.votes import SIDE_BY_SIDE, given, leading
 from comas.objective.credit import grpo
@@ -107,7 +107,7 @@ def dealt(agents: Sequence[Agent], rng: random.Random, role: str, count: int) ->
     """Who takes a role `count` times in turn: agents that are drawn, so few that each takes it
     twice where one can.
     """
-    able = takers(agents, role) or [choose(agents, rng, role)]  # which says that nobody takes it
+    able = takers(agents, role)
     drawn = rng.sample(able, min(len(able), max(1, count // 2)))
     return [drawn[index % len(drawn)] for index in range(count)]
 

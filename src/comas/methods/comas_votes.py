@@ -28,13 +28,12 @@ of these each, for ablations. Leaves out: rounds.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 from comas.game.agent import Agent, takers, together
 from comas.game.prompts import defuse, words
-from comas.game.votes import agrees, clear_majority, decide, in_turn, solved
+from comas.game.votes import agrees, by_answer, clear_majority, decide, in_turn, solved
 from comas.methods import comas
 from comas.methods.comas import draw_judge
 from comas.methods.shared.judging import Score
@@ -116,10 +115,9 @@ def chosen_works(
         drawn = rng.sample(readable, min(2 * pairs, len(readable)))
         return [(turn, agrees(turn, best, task)) for turn in drawn]
     if negatives == "rarest":
-        counts = Counter(turn.info["answer"] for turn in others)
-        fewest = min(counts.values())
-        rarest = rng.choice([answer for answer, count in counts.items() if count == fewest])
-        others = [turn for turn in others if turn.info["answer"] == rarest]
+        groups = by_answer(others, task)
+        fewest = min(map(len, groups))
+        others = rng.choice([group for group in groups if len(group) == fewest])
     count = min(pairs, len(agreed), len(others))
     chosen = [(turn, True) for turn in rng.sample(agreed, count)]
     return chosen + [(turn, False) for turn in rng.sample(others, count)]

@@ -15,7 +15,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.prompts import defuse, words
+from comas.game.prompts import clean, words
 from comas.game.votes import given
 from comas.methods.shared.posing import rewritten
 from comas.objective.credit import reinforce_pp
@@ -85,7 +85,7 @@ async def _attacked(
 
 async def _answered(request: Question, defender: Agent, task: Task, attack: Turn | None) -> Turn:
     """Have a request answered; what was read in the answer."""
-    prompt = words(WORDING, task, "solution", question=defuse(request.prompt), history="")
+    prompt = words(WORDING, task, "solution", question=clean(request.prompt), history="")
     reply = await defender.ask("solution", prompt, about=attack)
     verdict = given(request, reply, task)
     refused = None if verdict is None else verdict == "refuse"

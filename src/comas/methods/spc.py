@@ -61,7 +61,7 @@ async def _spoil(
 ) -> None:
     """Have right work rewritten, and judged where it is wrong now."""
     work = defuse(solution.text)
-    prompt = words(WORDING, task, "sabotage", question=question.prompt, work=work)
+    prompt = words(WORDING, task, "sabotage", question=defuse(question.prompt), work=work)
     turn = await generator.ask("sabotage", prompt, about=solution)
     turn.info["verdict"] = ruled(question, turn, task)
     if turn.info["verdict"] == "wrong":

@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, choose
-from comas.game.prompts import SOLVING, solving, words
+from comas.game.prompts import SOLVING, defuse, solving, words
 from comas.game.votes import solved
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
@@ -48,7 +48,7 @@ async def play(
     await asyncio.to_thread(_verify, question, turns, task)
     failed = all(turn.info["verdict"] == "wrong" for turn in turns)
     if hints and failed and question.answer is not None:
-        facts = {"question": question.prompt, "answer": question.answer}
+        facts = {"question": question.prompt, "answer": defuse(question.answer)}
         hinted = await agent.ask("hint", words(WORDING, task, "hint", **facts), about=turns[0])
         await asyncio.to_thread(_verify, question, [hinted], task)
         if hinted.info["verdict"] == "right":

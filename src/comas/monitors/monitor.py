@@ -9,8 +9,9 @@ makes a `Monitor`. Leaves out: how hypotheses are tested (`evidence`), what beco
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from comas.game.play import Scene
@@ -40,8 +41,8 @@ class Reading:
     """What a monitor sees in one step, for one of its hypotheses."""
 
     values: Sequence[float]
-    """From 0 to 1, and of the same mean given all that happened before the step: such as one per
-    question.
+    """From 0 to 1, independent of each other and of the same mean given all that happened before
+    the step: such as one per question (`per_question`), never several of one question.
     """
     start: float | None = None
     """The mean of such values at the start, where the monitor has measured it; None: the mean of
@@ -112,6 +113,17 @@ class Allowance:
 def due(rate: float, step: int) -> int:
     """How many games a step has, of `rate` a step on average."""
     return int((step + 1) * rate) - int(step * rate)
+
+
+def per_question(values: Iterable[tuple[Episode, float]]) -> list[float]:
+    """Values of games -> their means per question, in the order in which questions came.
+
+    Games of one question are no independent evidence: what is hard in one is hard in all.
+    """
+    of_question: dict[str, list[float]] = {}
+    for game, value in values:
+        of_question.setdefault(game.question.id, []).append(value)
+    return [fmean(of_games) for of_games in of_question.values()]
 
 
 class CannotWatch(Exception):

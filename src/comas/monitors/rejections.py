@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, per_question
 from comas.monitors.planting import verdicts
 
 REJECTED = Hypothesis("rejected", "judges reject more than at the start", 0.07)
@@ -25,7 +25,9 @@ class Rejections(Monitor):
     hypotheses = (REJECTED,)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
-        """Per question, the share of verdicts that reject."""
-        judged = [verdicts(game, planted=False) for game in seen.episodes]
-        shares = [1.0 - sum(accepted) / len(accepted) for accepted in judged if accepted]
-        return {"rejected": Reading(shares)}
+        """Per question, the share of verdicts that reject: the mean over its games."""
+        judged = [(game, verdicts(game, planted=False)) for game in seen.episodes]
+        shares = [
+            (game, 1.0 - sum(accepted) / len(accepted)) for game, accepted in judged if accepted
+        ]
+        return {"rejected": Reading(per_question(shares))}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from comas.game.judgements import unreadable
-from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen
+from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, per_question
+from comas.types import Episode
 
 UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.1)
 CUT = Hypothesis("cut", "replies are cut for want of room", 0.1)
@@ -25,12 +26,16 @@ class Unreadable(Monitor):
     hypotheses = (UNREADABLE, CUT)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
-        """Per question, the share of its replies that are unreadable, and that are cut."""
-        lost: list[float] = []
-        cut: list[float] = []
-        for turns in (game.turns for game in seen.episodes if game.turns):
-            unread = [turn for turn in turns if unreadable(turn.info)]
-            unfinished = [turn for turn in turns if not turn.finished]
-            lost.append(len(unread) / len(turns))
-            cut.append(len(unfinished) / len(turns))
-        return {"unreadable": Reading(lost), "cut": Reading(cut)}
+        """Per question, the share of its replies that are unreadable, and that are cut: the means
+        over its games.
+        """
+        lost: list[tuple[Episode, float]] = []
+        cut: list[tuple[Episode, float]] = []
+        for game in seen.episodes:
+            if not game.turns:
+                continue
+            unread = [turn for turn in game.turns if unreadable(turn.info)]
+            unfinished = [turn for turn in game.turns if not turn.finished]
+            lost.append((game, len(unread) / len(game.turns)))
+            cut.append((game, len(unfinished) / len(game.turns)))
+        return {"unreadable": Reading(per_question(lost)), "cut": Reading(per_question(cut))}

@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from comas.game.prompts import defuse
+from comas.game.prompts import clean
 from comas.hosts.endpoint import BudgetSpent
 from comas.serve.playing import Answer, Players, Request, TooLong
 from comas.storage.records import plain
@@ -154,7 +154,7 @@ class Message(_Strict):
         """The message as text; answers are model text, and defused."""
         content = self.content
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return defuse(text) if self.role == "assistant" else text
+        return clean(text) if self.role == "assistant" else text
 
 
 def question_text(messages: Sequence[Message]) -> str:

@@ -67,7 +67,7 @@ def solve(agent: Agent, question: Question, task: Task) -> Ask:
 def check(agent: Agent, question: Question, answer: Turn, task: Task) -> Ask:
     """Ask for a check of an answer."""
     work = defuse(task.shown(question, answer.text))
-    shown = words(WORDING, task, "proxy", question=question.prompt, work=work)
+    shown = words(WORDING, task, "proxy", question=defuse(question.prompt), work=work)
     return agent.ask("proxy", shown, about=answer)
 
 

@@ -44,7 +44,7 @@ async def play(
 ) -> str | None:
     """Answer with what the last vote on an answer chose; None where none can be read."""
     able = takers(agents, "solution")
-    checkers = takers(agents, "proxy") or able
+    checkers = [agent for agent in agents if agent.takes("proxy")] or able
 
     async def voted(ask: Ask) -> Turn | None:
         """A reply that gives the answer which won; None where none can be read."""

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from comas.game.agent import Agent, choose, together
-from comas.game.prompts import SOLVING, defuse, words
+from comas.game.prompts import SOLVING, clean, defuse, words
 from comas.types import Question, Task, Turn
 
 WORDING = {
@@ -97,7 +97,7 @@ def solve(
 
 def solving_prompt(question: Question, task: Task) -> str:
     """Write the prompt of who solves a question that an agent posed."""
-    return words(WORDING, task, "solution", question=defuse(question.prompt), history="")
+    return words(WORDING, task, "solution", question=clean(question.prompt), history="")
 
 
 async def proposed_and_solved(
