@@ -10,11 +10,12 @@ Leaves out: training, other wordings than those of the methods.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast, get_args
 
@@ -31,7 +32,7 @@ from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import WEIGHING, Score
 from comas.questions.checked import loaded
-from comas.stats import Interval, auc, finite, gain_interval, interval_record, mean_interval
+from comas.stats import Interval, auc, exact_share, finite, gain_interval, interval_record
 from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import Episode, Question, Task, Turn, UserMistake
@@ -66,9 +67,17 @@ FEW = 16
 """Questions below which intervals are too wide to say anything."""
 UNREADABLE = 0.5
 """Share of replies that cannot be read from which nobody learns from the others either."""
-TELLS = 0.6
-"""Area under the curve, by labels, from which a judge is said to tell right from wrong: with the
-some 90 works of 48 questions .5 is then outside of the 95 % interval.
+LEVEL = 0.99
+"""Of the intervals that decide: five forms of judging are advised on at a time, so that .05 is left
+for all of them together.
+"""
+LITTLE = 0.55
+"""Share of the pairs, .5 being chance, that a judge prefers rightly at most, where more are not
+worth training with: said only where the whole interval is below.
+"""
+SOUGHT = 0.6
+"""Share of the pairs from which a judge should be found out, for the number of questions that would
+decide.
 """
 ALIKE = 0.05
 """Share of questions with dissent below which votes compare nothing."""
@@ -81,8 +90,10 @@ class Judged:
     way: Way
     n: int
     """Questions on which both works were judged."""
+    verdicts: int
+    """Verdicts that were asked for."""
     unreadable: float
-    """Share of verdicts that cannot be read."""
+    """Share of them that cannot be read."""
     accepts_majority: float
     """How far work with the majority's answer is accepted, from 0 to 1."""
     accepts_rarest: float
@@ -92,7 +103,7 @@ class Judged:
     """
     prefers: Interval | None
     """Share of questions on which the majority's work is accepted further, equal ones counting
-    half: .5 is chance.
+    half: .5 is chance. Its interval is exact, at `LEVEL`; None below two questions.
     """
     information: float | None
     """Squared correlation of verdict and side: p (1 - p) J^2 / (m (1 - m)), with half of the works
@@ -101,6 +112,10 @@ class Judged:
     against_truth: float | None = None
     """Area under the curve over all judged works by their labels: .5 is chance; None without labels
     or with works of one kind alone.
+    """
+    prefers_right: Interval | None = None
+    """Share of the questions with a right and a wrong work, by their labels, on which the right one
+    is accepted further, as `prefers`; None without labels or such questions.
     """
 
 
@@ -155,7 +170,7 @@ class Preflight:
         for judged in record["judges"]:
             for key in ("accepts_majority", "accepts_rarest"):
                 judged[key] = finite(judged[key])
-            for key in ("j", "prefers"):
+            for key in ("j", "prefers", "prefers_right"):
                 judged[key] = judged[key] and interval_record(judged[key])
         return record
 
@@ -440,10 +455,7 @@ def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
 def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:
     """The figures of one way of judging; `right` says of works whether they are, by their ids."""
     readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
-    by_question: dict[int, dict[bool, float]] = {}
-    for verdict, value in readable:
-        by_question.setdefault(verdict.question, {})[verdict.side] = value
-    pairs = [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
+    pairs = _pairs((verdict.question, verdict.side, value) for verdict, value in readable)
     labelled = [
         (value, right[verdict.work])
         for verdict, value in readable
@@ -454,7 +466,11 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     cut = statistics.median(values) if graded else 0.5
     accepted = [(float(more > cut), float(less > cut)) for more, less in pairs]
     j = gain_interval([more - less for more, less in accepted]) if len(pairs) > 1 else None
-    prefers = [(more > less) + 0.5 * (more == less) for more, less in pairs]
+    by_labels = _pairs(
+        (verdict.question, right[verdict.work], value)
+        for verdict, value in readable
+        if right and verdict.work in right
+    )
     majority, rarest = (
         statistics.fmean(side) if pairs else math.nan
         for side in (list(zip(*accepted, strict=True)) or [(), ()])
@@ -462,14 +478,40 @@ def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None 
     return Judged(
         way=way,
         n=len(pairs),
+        verdicts=len(verdicts),
         unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
         accepts_majority=majority,
         accepts_rarest=rarest,
         j=j,
-        prefers=mean_interval(prefers).within(0.0, 1.0) if len(pairs) > 1 else None,
+        prefers=preferred(pairs) if len(pairs) > 1 else None,
         information=j and information(j.mean, (majority + rarest) / 2),
         against_truth=auc(labelled),
+        prefers_right=preferred(by_labels) if by_labels else None,
     )
+
+
+def _pairs(values: Iterable[tuple[int, bool, float]]) -> list[tuple[float, float]]:
+    """Of (question, side, value): per question with both sides, the values of the true and of the
+    false one.
+    """
+    by_question: dict[int, dict[bool, float]] = {}
+    for question, side, value in values:
+        by_question.setdefault(question, {})[side] = value
+    return [(sides[True], sides[False]) for sides in by_question.values() if len(sides) == 2]
+
+
+def preferred(pairs: Sequence[tuple[float, float]]) -> Interval:
+    """Share of pairs whose first value is greater, equal ones counting half, with its exact
+    interval at `LEVEL`, given how many are equal: a sign test, which holds for any number of pairs.
+    """
+    greater = sum(more > less for more, less in pairs)
+    equal = sum(more == less for more, less in pairs)
+    n = len(pairs)
+    if equal == n:
+        return Interval(0.5, 0.0, 1.0, n)
+    of_unequal = exact_share(greater, n - equal, LEVEL)
+    low, high = ((bound * (n - equal) + equal / 2) / n for bound in of_unequal[1:3])
+    return Interval((greater + equal / 2) / n, low, high, n)
 
 
 def information(j: float, rate: float) -> float:
@@ -536,7 +578,10 @@ def advice(result: Preflight) -> list[Advice]:
         )
         return [Advice("all", "will not", why)]
     by_way = {judge.way: judge for judge in result.judges}
-    judges = {form: _of_judges(f"comas {form}", by_way[way]) for form, way in FORMS.items()}
+    judges = {
+        form: _of_judges(f"comas {form}", by_way[way], result.questions)
+        for form, way in FORMS.items()
+    }
     telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
     if BELIEVED in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
@@ -555,6 +600,9 @@ def advice(result: Preflight) -> list[Advice]:
         why = "its judges have to learn first, and until then its gate opens by chance"
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[BELIEVED], method=f"comas_peer {BELIEVED}")
+    if len(set(result.team)) < 2:
+        why = "it pays for agreement with other policies, and these are copies of one base"
+        peers = Advice(peers.method, "will not", why)
     advices = [_of_votes(result), *judges.values(), votes, peers]
     if result.truth is not None:
         mixed = result.truth["mixed"]
@@ -574,27 +622,35 @@ def _of_votes(result: Preflight) -> Advice:
     return Advice("ttrl", "may learn", f"{why}; it moves towards its own majority, right or wrong")
 
 
-def _of_judges(method: str, judge: Judged) -> Advice:
-    """Advise on a method that pays these verdicts."""
-    if judge.unreadable >= UNREADABLE:
+def _of_judges(method: str, judge: Judged, questions: int) -> Advice:
+    """Advise on a method that pays these verdicts, of so many questions; labels are better evidence
+    than the majority.
+    """
+    unread = round(judge.unreadable * judge.verdicts)
+    if exact_share(unread, judge.verdicts, LEVEL).low >= UNREADABLE:
         why = f"{judge.unreadable:.2f} of the verdicts cannot be read"
         return Advice(method, "will not", why)
-    if judge.prefers is None or judge.j is None:
-        return Advice(method, "not known", f"{judge.n} questions on which answers differ")
-    low, high = judge.prefers.low, judge.prefers.high
-    why = (
-        f"judges prefer the majority's work on {judge.prefers.mean:.2f} [{low:.2f}, {high:.2f}] of"
-        f" the questions (J {judge.j.mean:+.2f} [{judge.j.low:+.2f}, {judge.j.high:+.2f}])"
-    )
-    truth = judge.against_truth
-    if truth is not None and judge.n >= FEW:
-        # labels are better evidence than the majority
-        why_by_labels = (
-            f"by the labels right work is believed more in {truth:.2f} of all pairs; {why}"
-        )
-        return Advice(method, "can learn" if truth >= TELLS else "will not", why_by_labels)
-    if low > 0.5:
+    evidence = judge.prefers_right or judge.prefers
+    if evidence is None:
+        unreadable = f", and {unread} of {judge.verdicts} verdicts cannot be read" if unread else ""
+        why = f"{judge.n} questions on which answers differ{unreadable}"
+        return Advice(method, "not known", why)
+    what = "right work" if judge.prefers_right else "the majority's work"
+    pairs = "questions with right and wrong work" if judge.prefers_right else "questions"
+    span = f"{evidence.mean:.2f} [{evidence.low:.2f}, {evidence.high:.2f}]"
+    why = f"judges prefer {what} on {span} of {evidence.n} {pairs}"
+    if evidence.low > 0.5:
         return Advice(method, "can learn", why)
-    if high < 0.5:
-        return Advice(method, "will not", f"{why}: against it")
-    return Advice(method, "not known", f"{why}: that may be chance")
+    if evidence.high < LITTLE:
+        return Advice(method, "will not", f"{why}: little better than chance at most")
+    asked = math.ceil(pairs_needed(evidence.mean) * questions / evidence.n)
+    why = f"{why}: that may be chance; about {asked} questions would tell (--questions {asked})"
+    return Advice(method, "not known", why)
+
+
+def pairs_needed(share: float) -> int:
+    """Pairs from which a judge that prefers this share rightly, `SOUGHT` at least, is told from
+    chance.
+    """
+    share = max(SOUGHT, share)
+    return next(n for n in itertools.count(2) if exact_share(int(share * n), n, LEVEL).low > 0.5)

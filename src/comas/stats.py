@@ -80,6 +80,20 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
     return Interval(share, low, high, n)
 
 
+def exact_share(right: int, n: int, level: float = 0.95) -> Interval:
+    """The exact interval of a proportion of independent trials (Clopper and Pearson 1934): below
+    and above it lies the truth with a probability of at most (1 - level) / 2 each, for any `n`.
+    """
+    from scipy.special import betaincinv  # not scipy.stats, whose import takes a second
+
+    if n == 0:
+        return Interval(math.nan, 0.0, 1.0, 0)
+    tail = (1 - level) / 2
+    low = float(betaincinv(right, n - right + 1, tail)) if right > 0 else 0.0
+    high = float(betaincinv(right + 1, n - right, 1 - tail)) if right < n else 1.0
+    return Interval(right / n, low, high, n)
+
+
 def accuracy_interval(per_question: Sequence[float]) -> Interval:
     """Mean over questions of each question's share of right answers, clustered by question, clipped
     to [0, 1].

@@ -50,7 +50,7 @@ def preflight(
 
 def _show(result: Preflight) -> None:
     console = Console()
-    console.width = max(console.width, 130)  # the table does without breaks
+    console.width = max(console.width, 150)  # the table does without breaks
     bases = ", ".join(result.team)
     console.print(
         f"{bases} on {result.task}: {result.questions} questions,"
@@ -73,9 +73,9 @@ def _show(result: Preflight) -> None:
     console.print(facts)
     if result.readable < 1.0:
         console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)
-    heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 95 %", "J, 95 %"]
+    heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 99 %", "J, 95 %"]
     heads += ["r squared"]
-    heads += ["labels"] if result.truth is not None else []
+    heads += ["labels", "right, 99 %"] if result.truth is not None else []
     table = Table(
         title="how far a work of the majority is accepted, and one of the rarest other answer"
     )
@@ -85,7 +85,8 @@ def _show(result: Preflight) -> None:
         cells = [row.way, str(row.n), f"{row.unreadable:.2f}"]
         cells += [_number(row.accepts_majority), _number(row.accepts_rarest)]
         cells += [_span(row.prefers), _span(row.j), _number(row.information)]
-        cells += [_number(row.against_truth)] if result.truth is not None else []
+        if result.truth is not None:
+            cells += [_number(row.against_truth), _span(row.prefers_right)]
         table.add_row(*cells)
     console.print(table)
     console.print("what can learn (options of comas go with preset=stable):", soft_wrap=True)
