@@ -29,31 +29,15 @@ from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
+from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 
 needs_sandbox = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 needs_data = pytest.mark.skipif(
     "COMAS_DATA" not in os.environ, reason="COMAS_DATA names no folder with samples"
 )
 
-SQUARE = Question(
-    id="square",
-    prompt=(
-        "Square a number.\nYour program has to pass these tests:\nassert sq(3) == 9\nassert sq(-2)"
-        " == 4"
-    ),
-    kind="coding",
-    answer="tests",
-    meta={"tests": "assert sq(1234) == 1522756", "names": ["sq"]},
-)
-POWER = "def sq(x):\n    return x ** 2"
-PRODUCT = "def sq(x):\n    return x * x"
-TWICE = "def sq(x):\n    return x + x"
 CRASHES = "def sq(x):\n    return 1 / 0"
 LOOPS = "def sq(x):\n    while True:\n        pass"
-
-
-def block(program: str) -> str:
-    return f"Here it is.\n```python\n{program}\n```\n"
 
 
 # --- what can be read as an input
@@ -295,14 +279,7 @@ def rewards(played: Episode) -> list[float | None]:
 @needs_sandbox
 def test_contract() -> None:
     questions = [SQUARE, replace(SQUARE, id="other", prompt=f"{SQUARE.prompt}\nassert sq(0) == 0")]
-    programs = [block(POWER), block(TWICE), cut(block(POWER)), "no program", block(PRODUCT)]
-    inputs = ["sq(5)", "sq(2)", "sq(5) > 25", "sq('a')", "`sq(-1)`"]
-
-    def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-        sayings = programs if role == "solution" else inputs
-        return sayings[seed % len(sayings)]
-
-    check_method(method, mbpp.task, questions, script, options={"programs": 4, "inputs": 3})
+    check_method(method, mbpp.task, questions, programmer, options={"programs": 4, "inputs": 3})
 
 
 @needs_sandbox
