@@ -13,7 +13,7 @@ from comas.methods import self_redteam, ssr
 from comas.tasks import gate, pick, repair
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Turn, UserMistake, Verdict
+from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
 from tests.support.scripts import free_request, red_script, repair_script
 
 HARMFUL = gate.make_question([5, 9, 7])
@@ -23,7 +23,19 @@ BENIGN = gate.make_question([5, 9, 8])
 def turn(name: str, role: str, about: str | None = None, **info: object) -> Turn:
     """A turn of an episode `e`."""
     told = None if about is None else f"e/{about}"
-    return Turn(f"e/{name}", "a", "h/a", role, "", "", True, 0, about=told, info=dict(info))
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/a",
+        role,
+        "",
+        "",
+        True,
+        0,
+        about=told,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def pay(*turns: Turn) -> Episode:

@@ -44,7 +44,7 @@ LOOPS = "def sq(x):\n    while True:\n        pass"
 
 
 def said(text: str, finished: bool = True) -> Turn:
-    return Turn("e", "a", "h/a", "evaluation", "", text, finished, 0)
+    return Turn("e", "a", "h/a", "evaluation", "", text, finished, 0, kind="judge")
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,25 @@ def episode(
 ) -> Episode:
     """Programs that can be read or not, and inputs with the clusters that they make of them."""
     turns = [
-        Turn(f"s{place}", "a", "h/a", "solution", "", f"{place}", True, 0, info={"readable": can})
+        Turn(
+            f"s{place}",
+            "a",
+            "h/a",
+            "solution",
+            "",
+            f"{place}",
+            True,
+            0,
+            info={"readable": can},
+            kind="answer",
+        )
         for place, can in enumerate(readable)
     ]
     for place, (call, clusters) in enumerate(inputs):
         info = {"input": call} if call is None else {"input": call, "clusters": list(clusters)}
-        turns.append(Turn(f"e{place}", "b", "h/b", "evaluation", "", "", True, 0, info=info))
+        turns.append(
+            Turn(f"e{place}", "b", "h/b", "evaluation", "", "", True, 0, info=info, kind="judge")
+        )
     return Episode("q", SQUARE, turns)
 
 

@@ -11,7 +11,7 @@ from comas.config.plugins import load_plugin
 from comas.methods import comas_agree, comas_rules, mae
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
-from comas.types import Episode, Turn
+from comas.types import COMMON_KINDS, Episode, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -24,7 +24,19 @@ GAMES = {
 
 
 def turn(name: str, role: str, text: str, about: str | None, **info: object) -> Turn:
-    return Turn(name, "a", "h/a", role, "", text, True, 0, about=about, info=dict(info))
+    return Turn(
+        name,
+        "a",
+        "h/a",
+        role,
+        "",
+        text,
+        True,
+        0,
+        about=about,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def judged(work: str, *scores: int | None) -> Episode:

@@ -13,7 +13,7 @@ from comas.methods import agent0, dr_zero, spell, ssp
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Method, Question, Turn, UserMistake
+from comas.types import COMMON_KINDS, Episode, Method, Question, Turn, UserMistake
 from tests.support.scripts import searcher
 
 FORMS = {"ssp": "answers", "dr_zero": "documents", "spell": "pages", "agent0": "chains"}
@@ -39,7 +39,18 @@ def test_without_the_reading_nobody_reads() -> None:
 
 def turn(name: str, role: str, dialogue: str | None = None, **info: Any) -> Turn:
     known = dict(info) if dialogue is None else {**info, "dialogue": f"e/{dialogue}"}
-    return Turn(f"e/{name}", "a", "h/p", role, "", "", True, 0, info=known)
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/p",
+        role,
+        "",
+        "",
+        True,
+        0,
+        info=known,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def solved(*right: bool) -> list[Turn]:

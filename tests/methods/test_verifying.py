@@ -12,7 +12,7 @@ from comas.methods.agent0_vl import outcome_of
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Turn
 from tests.support.scripts import verifier
 
 WORLD = facts.WORLD
@@ -96,7 +96,19 @@ def test_score_times_confidence_is_the_share_that_bears_the_score_out() -> None:
 
 def turn(name: str, role: str = "solution", **info: Any) -> Turn:
     about = name.rpartition(".")[0] or None
-    return Turn(f"e/{name}", "a", "h/p", role, "", "", True, 0, about=about, info=dict(info))
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/p",
+        role,
+        "",
+        "",
+        True,
+        0,
+        about=about,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def answer(name: str, gives: str | None, sure: float, repairs: int = 0, **info: Any) -> Turn:
@@ -170,5 +182,7 @@ def test_it_brings_its_world() -> None:
     assert agent0_vl.method.task == "facts"
     assert agent0_vl.method.base == "seed-facts"
     assert (
-        set(agent0_vl.method.paid) == set(agent0_vl.method.kl) == {"solution", "repair", "reading"}
+        set(agent0_vl.method.rewarded)
+        == set(agent0_vl.method.kl)
+        == {"solution", "repair", "reading"}
     )

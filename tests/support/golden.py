@@ -101,7 +101,7 @@ def golden(name: str) -> str:
     method = load_plugin("method", name)
     game = GAMES.get(name)
     if game is None:
-        first, second = POSABLE if method.draw else OFFERS
+        first, second = POSABLE if method.memory.draw else OFFERS
         questions = [pick.make_question(first, 7, "three"), pick.make_question(second, 11, "three")]
         game = Game(pick.task, golden_script, GOLDEN[name], questions=questions)
     episodes: list[Episode] = []
