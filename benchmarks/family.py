@@ -92,7 +92,6 @@ JUDGES = {
     "comas half-taught": _half_taught("comas"),
     "comas paper half-taught": _half_taught("comas", "preset=paper"),
     "comas_agree half-taught": _half_taught("comas_agree"),
-    "comas_planted half-taught": _half_taught("comas_planted"),
     "comas_rules half-taught": _half_taught("comas_rules"),
 }
 """Ways to pay judges, beside the default, which holds them, and the paper's, which does not."""
@@ -234,7 +233,6 @@ CLAIMS = [
     _none_posed("knowrl"),
     *_judge_claims("comas_rules"),
     *_judge_claims("comas_agree"),
-    *_judge_claims("comas_planted"),
 ]
 """What each system has to show, fixed before the counted runs."""
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from mixed import generate
-from shapes import METHOD, adapter_learner, arguments, clock, names, random_model, show
+from shapes import adapter_learner, arguments, clock, names, random_model, show
 from training import flops
 
 from comas.seams import Engine, EnginePlan, Generation, Request, Sleeper
@@ -115,7 +115,7 @@ def steps_of(
         peak = max(peak, in_use())
         if isinstance(engine, Sleeper):
             engine.sleep()
-        learner.step(rows, METHOD)
+        learner.step(rows)
         learnt = clock()
         for policy, weights in learner.weights().items():
             engine.publish(policy, weights, step + 1)
@@ -227,7 +227,7 @@ def within(model: Any, scene: Scene, agents: int) -> bool:
         none = np.zeros(length, np.float32)
         mask = np.arange(length) >= scene.prompt
         rows = {p: [Row(p, "solution", 1.0, ids, mask, none, None, 1.0)] for p in names(agents)}
-        learner.step(rows, METHOD)
+        learner.step(rows)
     except torch.cuda.OutOfMemoryError:
         return False
     return not torch.cuda.is_available() or torch.cuda.max_memory_allocated() <= scene.budget

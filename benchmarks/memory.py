@@ -168,8 +168,8 @@ def work(config: dict[str, Any], agents: int, count: int, longest: int) -> None:
         row = Row(f"t{i}", "r", 1.0, ids, mask, np.zeros(len(ids), np.float32), None, rng.random())
         rows[request.policy].append(row)
     # makes the moments, which are there from then on
-    learner.step({p: part[:1] for p, part in rows.items()}, method)
-    learner.step(rows, method)
+    learner.step({p: part[:1] for p, part in rows.items()})
+    learner.step(rows)
     with tempfile.TemporaryDirectory() as folder:
         learner.save(Path(folder))
 

@@ -55,10 +55,10 @@ def training(
     for n in agents:
         learner = adapter_learner(base, n)
         parts = dealt(rows, n)
-        work[f"{n} adapters"] = lambda learner=learner, parts=parts: learner.step(parts, METHOD)
+        work[f"{n} adapters"] = lambda learner=learner, parts=parts: learner.step(parts)
         if n in looped:
             work[f"{n} adapters, looped"] = lambda learner=learner, parts=parts: [
-                learner.step({p: part}, METHOD) for p, part in parts.items()
+                learner.step({p: part}) for p, part in parts.items()
             ]
     for n in whole:
         full = FullLearner(
@@ -68,7 +68,7 @@ def training(
             0,
         )
         parts = dealt(rows, n)
-        work[f"{n} whole models"] = lambda full=full, parts=parts: full.step(parts, METHOD)
+        work[f"{n} whole models"] = lambda full=full, parts=parts: full.step(parts)
     return work
 
 

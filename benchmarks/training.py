@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from shapes import (
-    METHOD,
     adapter_learner,
     against,
     arguments,
@@ -156,14 +155,14 @@ def compare(
     )
     a = torch.randn(MATRIX, MATRIX, dtype=model.dtype, device=model.device)
     work: dict[str, Callable[[], object]] = {
-        "ours": lambda: learner.step({"a00": rows}, METHOD),
+        "ours": lambda: learner.step({"a00": rows}),
         "peak": lambda: a @ a,
     }
     if again:
         with_pass = adapter_learner(
             beside(model), 1, tokens_per_pass=tokens_per_pass, old_logprobs="recomputed"
         )
-        work["ours, old_logprobs=recomputed"] = lambda: with_pass.step({"a00": rows}, METHOD)
+        work["ours, old_logprobs=recomputed"] = lambda: with_pass.step({"a00": rows})
     if with_trl:
         longest = max(len(r.token_ids_T) for r in rows)
         micro = max(

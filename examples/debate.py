@@ -10,7 +10,7 @@ from comas.game.votes import agrees, majority, read
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.setups.debate import play
-from comas.types import Method
+from comas.types import Method, Role
 
 
 def settle(episodes, task):
@@ -23,4 +23,5 @@ def settle(episodes, task):
 
 
 KL = {"solution": 0.1, "revision": 0.1}
-method = Method(play, settle, reinforce_pp, clipped, KL, paid=tuple(KL))
+ROLES = dict.fromkeys(KL, Role("answer", reward="1 for what the majority ends with, else 0"))
+method = Method(play, settle, reinforce_pp, clipped, KL, roles=ROLES)

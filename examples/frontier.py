@@ -12,7 +12,7 @@ from comas.game.prompts import words
 from comas.game.votes import agrees, decide, majority
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.types import Method
+from comas.types import Memory, Method
 
 WORDING = {"solution": "{question}\n\nSolve it and end with the answer."}
 
@@ -53,4 +53,4 @@ def update(state, episodes, task):
     return {"shares": shares}
 
 
-method = Method(play, settle, grpo, clipped, start=start, draw=draw, update=update)
+method = Method(play, settle, grpo, clipped, memory=Memory(start, draw, update))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from comas.game.votes import agrees, majority
 from comas.methods.ttrl import method as ttrl
+from comas.types import Role
 
 
 def settle(episodes, task, *, least: float = 0.5):
@@ -22,5 +23,5 @@ def settle(episodes, task, *, least: float = 0.5):
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-PAYS = {"solution": "1 for the answer of a sure majority, 0 for any other"}
-method = replace(ttrl, settle=settle, pays=PAYS)
+ROLES = {"solution": Role("answer", reward="1 for the answer of a sure majority, 0 for any other")}
+method = replace(ttrl, settle=settle, roles=ROLES)

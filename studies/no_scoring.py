@@ -15,7 +15,7 @@ from comas.methods.shared.judging import WORDING, evaluate
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Episode, Method, Question, Task
+from comas.types import Episode, Method, Question, Role, Task
 
 WORTH = {"right": 1.0, "wrong": 0.0}
 
@@ -50,5 +50,8 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 KL = {"solution": 0.1, "evaluation": 0.5}
-PAYS = {"solution": "1 if its critic says right, else 0", "evaluation": "the opposite"}
-method = Method(play, settle, reinforce_pp, clipped, KL, paid=tuple(KL), pays=PAYS)
+ROLES = {
+    "solution": Role("answer", reward="1 if its critic says right, else 0"),
+    "evaluation": Role("judge", reward="the opposite"),
+}
+method = Method(play, settle, reinforce_pp, clipped, KL, roles=ROLES)

@@ -309,7 +309,7 @@ def learning(method: Any) -> Iterator[str]:
     """Credit and loss of a method, with their formulas in docs/methods.md."""
     yield "## Credit and loss"
     rows = []
-    for function, header in ((method.advantage, "credit"), (method.loss, "loss")):
+    for function, header in ((method.credit, "credit"), (method.loss, "loss")):
         name = function.__name__
         known = [row for table in tables(DOCS / "methods.md", header) for row in table.rows]
         formula = [row[1] for row in known if row[0] == f"`{name}`"]

@@ -234,7 +234,7 @@ class Lines(Quiet):
         self.began = self.said = time.monotonic()
         method = f"{config.method}/{config.preset}" if config.preset else config.method
         self._say(f"{len(team.members)} agents, {method}, in {run.path}")
-        for role, what in team.method.pays.items():
+        for role, what in team.method.rewards.items():
             if role == "evaluation" and config.options.get("evaluate") is False:
                 continue  # nobody is asked for one
             self._say(f"{role} is paid {what}")

@@ -247,7 +247,7 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
         beside = len(learning)
         beside = min(beside, config.threads or os.cpu_count() or 1) if small else min(1, beside)
     room = {**resolved.task.max_tokens, **config.room}
-    paid = [room.get(role, config.max_tokens) for role in resolved.method.paid]
+    paid = [room.get(role, config.max_tokens) for role in resolved.method.rewarded]
     longest = QUESTION + (1 + SHOWN) * max(paid, default=config.max_tokens)
     played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)

@@ -35,7 +35,7 @@ from comas.questions.checked import loaded
 from comas.stats import Interval, auc, exact_share, finite, gain_interval, interval_record
 from comas.sync import run_sync
 from comas.team.build import Team
-from comas.types import Episode, Question, Task, Turn, UserMistake
+from comas.types import Episode, Memory, Question, Task, Turn, UserMistake
 from comas.verbs import pairs_of
 
 Way = Literal[
@@ -245,9 +245,7 @@ def fly(
             "asking", expected=len(asked_questions) * (answers + JUDGED), certainty="at most"
         )
         began = time.monotonic()
-        plays = replace(
-            team.method, play=play, start=None, draw=None, update=None, supervised=False
-        )
+        plays = replace(team.method, play=play, memory=Memory(), supervised=False)
         scene = replace(
             team.scene(options={}, state={}, heard=pulse.heard),
             method=plays,

@@ -278,6 +278,9 @@ def in_float64(tensor: Any) -> Any:
 class Learner(Protocol):
     """Trains. One optimizer step per policy present in the rows."""
 
+    method: Method
+    """What it learns by."""
+
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False
     ) -> list[np.ndarray]:
@@ -285,9 +288,11 @@ class Learner(Protocol):
         ...
 
     def step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
+        self, rows: Mapping[str, Sequence[Row]], lr_scale: float = 1.0
     ) -> dict[str, dict[str, float]]:
-        """One optimizer step per policy that has rows; statistics per policy."""
+        """One optimizer step per policy that has rows, at `lr_scale` times its learning rate;
+        statistics per policy.
+        """
         ...
 
     def weights(self) -> Mapping[str, Weights]:

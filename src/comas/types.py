@@ -6,16 +6,19 @@ alone. Leaves out: anything that runs.
 
 from __future__ import annotations
 
+import functools
 import operator
 import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge, Gt, Interval
+
+T = TypeVar("T")
 
 Count = Annotated[int, Ge(1)]
 """For options of methods and tasks: the annotation of a keyword is what its value is checked
@@ -243,6 +246,38 @@ class Reply:
     """
 
 
+Kind = Literal["answer", "spoilt", "judge", "rater", "other"]
+"""`answer`: a reply that answers the question. `spoilt`: one that answers wrongly on purpose.
+`judge`: one that says whether an answer is right. `rater`: one that gives marks to something else,
+such as a question.
+"""
+WORK: tuple[Kind, ...] = ("answer", "spoilt")
+"""Kinds of replies that can be judged."""
+COMMON_KINDS: Mapping[str, Kind] = {
+    "solution": "answer",
+    "revision": "answer",
+    "sabotage": "spoilt",
+    "evaluation": "judge",
+    "judging": "judge",
+    "scoring": "judge",
+    "rating": "rater",
+}
+"""Kinds of roles with these names, where a method or a record of 0.1 says none; all others are
+`other`.
+"""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a game asks for in a role: metrics, monitors, evaluation and `comas view` go by the
+    kind.
+    """
+
+    kind: Kind = "other"
+    reward: str | None = None
+    """What it is rewarded for, in a few words: the legend of displays. None: it never is."""
+
+
 TRUTH = ("right", "accepts")
 """Keys of `Turn.info` that are noted after a step has been learnt from: whether work is right by
 its label, and whether a judgement accepts it. No game, settlement or memory may see them.
@@ -284,6 +319,8 @@ class Turn:
     """
     thoughts: str = ""
     """The reply's thoughts, for the record: no game, judge or colleague reads them."""
+    kind: Kind = "other"
+    """The kind of its role, as the method says."""
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 60 else f"{self.text[:60]} ..."
@@ -364,8 +401,8 @@ class Row:
 
 State = dict[str, Any]
 """What a method remembers between steps: plain values, written into every checkpoint as JSON."""
-Advantage = Callable[..., list[np.ndarray]]
-"""`advantage(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
+Credit = Callable[..., list[np.ndarray]]
+"""`credit(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
 mask.
 """
 Loss = Callable[..., Any]
@@ -375,28 +412,9 @@ divides.
 
 
 @dataclass(frozen=True)
-class Method:
-    """How a team talks, who is paid for what, and how a policy learns from that."""
+class Memory:
+    """What a method remembers between steps."""
 
-    play: Callable[..., Awaitable[str | None]]
-    """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
-    settle: Callable[..., None]
-    """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure.
-
-    Gets all finished episodes of a step, in the order of their ids.
-    """
-    advantage: Advantage
-    loss: Loss
-    kl: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Role -> beta. Roles that are absent have none; if all are 0, no reference is kept."""
-    epochs: int = 1
-    minibatches: int = 1
-    supervised: bool = False
-    """Whether it may see `verify` and `answer`."""
-    grounded: bool = False
-    """Whether it may see the task's `check`: rules that hold for any question, no answers to
-    these.
-    """
     start: Callable[..., State] | None = None
     """`start(questions, task, **options)` -> the record that lives between steps. None: an empty
     one. Outside a run there are no questions.
@@ -409,6 +427,81 @@ class Method:
     """`update(state, episodes, task, **options)` -> the record after a step that was settled and
     learnt from; pure. None: it stays as it was.
     """
+
+
+def _takes_former(cls: type[T]) -> type[T]:
+    """Have a method be made, and replaced, with the keywords of 0.1 as well."""
+    init: Any = cls.__init__
+
+    @functools.wraps(init)
+    def __init__(self: T, *values: Any, **keys: Any) -> None:
+        init(self, *values, **_from_former(keys))
+
+    cls.__init__ = __init__
+    return cls
+
+
+def _from_former(keys: dict[str, Any]) -> dict[str, Any]:
+    """Rename the keywords of 0.1: `advantage`, `paid`, `pays`, `roles` as names, and the functions
+    of a `Memory`.
+    """
+    names: Any = keys.get("roles", ())
+    common = {name: Role(kind) for name, kind in COMMON_KINDS.items()}
+    roles: dict[str, Role] = dict(names) if isinstance(names, Mapping) else common
+    if {"paid", "pays"} & keys.keys() or (names and roles is common):
+        rewards = {
+            name: role.reward or "" for name, role in roles.items() if role.reward is not None
+        }
+        paid: Sequence[str] = keys.pop("paid", tuple(rewards) or ("solution",))
+        rewards |= keys.pop("pays", {})
+        for name in (*paid, *names):
+            roles[name] = replace(
+                roles.get(name, Role()), reward=rewards.get(name, "") if name in paid else None
+            )
+        keys["roles"] = roles
+    functions = {name: keys.pop(name) for name in ("start", "draw", "update") if name in keys}
+    if functions:
+        keys["memory"] = replace(keys.get("memory", Memory()), **functions)
+    if "advantage" in keys:
+        keys["credit"] = keys.pop("advantage")
+    return keys
+
+
+@_takes_former
+@dataclass(frozen=True)
+class Method:
+    """How a team talks, who is rewarded for what, and how a policy learns from that."""
+
+    play: Callable[..., Awaitable[str | None]]
+    """`async play(question, agents, rng, task, **options)` -> the text that answers, or None."""
+    settle: Callable[..., None]
+    """`settle(episodes, task, **options)`: sets `reward` and `group` of turns; pure.
+
+    Gets all finished episodes of a step, in the order of their ids.
+    """
+    credit: Credit
+    loss: Loss
+    kl: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Role -> beta. Roles that are absent have none; if all are 0, no reference is kept."""
+    epochs: int = 1
+    minibatches: int = 1
+    supervised: bool = False
+    """Whether it may see `verify` and `answer`."""
+    grounded: bool = False
+    """Whether it may see the task's `check`: rules that hold for any question, no answers to
+    these.
+    """
+    roles: Mapping[str, Role] = field(
+        default_factory=lambda: {
+            name: Role(kind, "" if name == "solution" else None)
+            for name, kind in COMMON_KINDS.items()
+        }
+    )
+    """All roles in which the game asks, or may ask: any other is one of no kind. One of those with
+    a reward must have a learning agent; where none has one, any role can be rewarded, such as those
+    that questions name.
+    """
+    memory: Memory = Memory()
     fresh: bool = False
     """Whether credit is assigned anew before each update, from the rows of that update; then
     minibatches never divide a group.
@@ -425,12 +518,6 @@ class Method:
     """Options of that task, where the config does not set them."""
     team: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Agents of a config that names none: name -> keys of `agents.<name>`."""
-    lr_scale: float = 1.0
-    """What learning rates are multiplied with in this step: set by the loop (`schedule`)."""
-    paid: tuple[str, ...] = ("solution",)
-    """Roles that can be paid: one of them must have a learning agent. Empty: those that questions
-    name.
-    """
     samples: int = 1
     """Discussions per question and step."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -450,15 +537,21 @@ class Method:
     `rows` gets of a defender among `columns`, of another team; None where that is not known. Pure
     play: nobody is paid.
     """
-    pays: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Role -> for what it is paid, in a few words: the legend of displays."""
-    roles: tuple[str, ...] = ()
-    """Further roles in which the game asks, or may ask."""
+
+    @property
+    def rewarded(self) -> tuple[str, ...]:
+        """The roles that can be rewarded; none where questions name them."""
+        return tuple(name for name, role in self.roles.items() if role.reward is not None)
+
+    @property
+    def rewards(self) -> dict[str, str]:
+        """Role -> what it is rewarded for, where the method says that."""
+        return {name: role.reward for name, role in self.roles.items() if role.reward}
 
     @property
     def remembers(self) -> bool:
         """Whether it has a record between steps."""
-        return self.start is not None or self.update is not None
+        return self.memory.start is not None or self.memory.update is not None
 
     @property
     def refers(self) -> bool:
@@ -476,8 +569,14 @@ class Setup:
     """Every agent plays it alone, rather than the team together."""
     needs: tuple[str, ...] = ()
     """Fields of `Task` without which it cannot be played, such as `rules`."""
-    roles: tuple[str, ...] = ("solution",)
+    roles: Mapping[str, Role] = field(default_factory=lambda: {"solution": Role("answer")})
     """Roles in which it asks, or may ask."""
+
+    def __post_init__(self) -> None:
+        names: Any = self.roles
+        if not isinstance(names, Mapping):  # as 0.1 had them
+            roles = {name: Role(COMMON_KINDS.get(name, "other")) for name in names}
+            object.__setattr__(self, "roles", roles)
 
 
 class Fit(NamedTuple):
@@ -561,8 +660,8 @@ class Host(Protocol):
         """
         ...
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
-        """Take one step per policy, and empty the buffer."""
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+        """Take one step per policy, at `lr_scale` times its learning rate, and empty the buffer."""
         ...
 
     async def save(self, path: Path) -> None:

@@ -233,14 +233,17 @@ def test_train_play_eval_resume_in_json(
     assert "1 2 3 4 -> 9" in capsys.readouterr().out
 
 
-def test_doctor_and_unknown_things(
+def test_env_and_unknown_things(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(["doctor", "--json"], monkeypatch) == 0
+    assert run(["env", "--json"], monkeypatch) == 0
     assert "seed" in json.loads(capsys.readouterr().out)["seed models"]
     for arguments in (["fly"], ["eval"], ["resume", "nowhere"], ["train", "--fast"]):
         assert run(arguments, monkeypatch) == 2
         assert capsys.readouterr().err.startswith("error: ")
+    for verb, now in (("show", "report --discussions"), ("doctor", "env"), ("compare", "eval A B")):
+        assert run([verb], monkeypatch) == 2
+        assert capsys.readouterr().err == f"error: comas {verb} is comas {now} now\n"
 
 
 def test_a_report_for_an_issue_names_versions_and_nobody(
@@ -266,7 +269,7 @@ def test_a_report_for_an_issue_names_versions_and_nobody(
     walls["files in /dev"] = "NOT HELD (/home/ann-smith)"
     for found in (walls, {"isolation": "none: /home/ann-smith/bwrap sk-very-secret"}):
         monkeypatch.setattr(sandbox, "prove", lambda found=found: found)
-        assert run(["doctor"], monkeypatch) == 0
+        assert run(["env"], monkeypatch) == 0
         told = capsys.readouterr().out
         places = {sys.prefix, sys.executable, str(Path.cwd()), str(Path(comas.__file__).parent)}
         assert [word for word in (*private.values(), *places) if word in told] == []

@@ -17,7 +17,7 @@ from comas import hooks
 from comas.display import Display, Lines, amount, discussion, lost, read_as, speed
 from comas.hooks import Progress
 from comas.stats import Interval
-from comas.types import Meter, Turn
+from comas.types import COMMON_KINDS, Meter, Turn
 
 EVIL = "[bold red]x[/]\x1b[2J\x1b]0;title\x07\u202e\u200b 数学の問題 👩‍👩‍👧 [/] \x9b31m <score>"
 
@@ -25,7 +25,18 @@ EVIL = "[bold red]x[/]\x1b[2J\x1b]0;title\x07\u202e\u200b 数学の問題 👩�
 def turn(
     place: str = "0/q0/0/solution0", role: str = "solution", text: str = "1 + 2 = 3", **facts: Any
 ) -> Turn:
-    return Turn(place, "a0", "home/a0", role, "p", text, True, 0, **facts)
+    return Turn(
+        place,
+        "a0",
+        "home/a0",
+        role,
+        "p",
+        text,
+        True,
+        0,
+        **facts,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def metrics(step: int = 0, **more: Any) -> dict[str, Any]:

@@ -254,10 +254,10 @@ def test_the_engine_counts_while_it_generates(attention_bias: bool) -> None:
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("tokens_per_pass", [8192, 30])
 def test_the_learner_counts_rows_as_it_learns(epochs: int, tokens_per_pass: int) -> None:
-    learner = FullLearner(
-        {"a": llama(1), "b": llama(2)}, Recipe(1e-3, tokens_per_pass=tokens_per_pass), METHOD, 0
-    )
-    learner.step({"a": rows(7), "b": rows(5, 1)}, replace(METHOD, epochs=epochs))
+    recipe = Recipe(1e-3, tokens_per_pass=tokens_per_pass)
+    method = replace(METHOD, epochs=epochs)
+    learner = FullLearner({"a": llama(1), "b": llama(2)}, recipe, method, 0)
+    learner.step({"a": rows(7), "b": rows(5, 1)})
     assert learner.meter.rows_learnt == 12 * epochs
     referred = 12  # METHOD has a KL for solutions only
     assert 0 < learner.meter.rows_read <= 12 + referred

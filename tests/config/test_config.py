@@ -377,7 +377,7 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
             ],
         )
     ).method
-    assert method.advantage.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
+    assert method.credit.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
     assert method.loss.keywords == {"clip": 0.3, "clip_high": None}  # type: ignore[attr-defined]
     assert (method.epochs, method.minibatches) == (3, 2)
     # a whole number where a fraction is expected

@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import check_roles
+from comas.config.resolve import check_roles, shipped_roles
 from comas.config.systems import system_config
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
-from comas.game.roles import KINDS
 from comas.hooks import Hook
 from comas.models import sources
 from comas.models.sources import at_hand, config_folder
@@ -152,7 +151,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
             r'(?:\.ask\(\s*|rewritten\(\w+, \w+, )"(\w+)"', f.read_text(encoding="utf-8")
         )
     }
-    assert asked == set(KINDS)
+    assert asked == shipped_roles()
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
@@ -345,12 +344,14 @@ def test_importing_the_package_loads_no_library_and_no_command_line() -> None:
     assert all(getattr(comas, name) is not None for name in comas.__all__)
 
 
-def test_show_narrows_to_a_step_and_a_question(
+def test_discussions_are_narrowed_to_a_step_and_a_question(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
     asked = next(Run(place / "runs" / "first").episodes(0))["question"]["id"]
-    words = ["show", "runs/first", "--step", "1", "--question", asked, "--json"]
+    words = ["report", "runs/first", "--discussions", "--step", "1", "--question", asked, "--json"]
     assert run(words, monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert [one["question"]["id"] for one in said["discussions"]] == [asked]
+    assert run(["report", "runs/first", "--step", "1"], monkeypatch) == 2
+    assert "--step, --question, --only and --limit are of --discussions" in capsys.readouterr().err

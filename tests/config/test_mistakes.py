@@ -274,7 +274,7 @@ def test_an_own_method_is_told_how_it_says_whom_it_pays(
 ) -> None:
     files(tmp_path, mine__py=UNPAID)
     resolved = resolve(read(None, [f"method={tmp_path / 'mine.py'}", *keys]))
-    with pytest.raises(UserMistake, match=rf"{said}.*lists them: Method\(paid="):
+    with pytest.raises(UserMistake, match=rf"{said}.*lists them: Method\(roles="):
         check_training(resolved)
 
 

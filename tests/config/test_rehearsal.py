@@ -35,7 +35,7 @@ def test_every_method_declares_the_roles_in_which_it_asks(name: str) -> None:
     resolved = resolved_of(f"method={name}")
     turns = rehearsed(resolved, question_of(resolved))
     assert turns or name == "agent0_vl"  # which needs a picture
-    declared = {*resolved.method.paid, *resolved.method.roles}
+    declared = {*resolved.method.roles}
     assert {turn.role for turn in turns} <= declared
 
 

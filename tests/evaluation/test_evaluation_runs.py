@@ -547,14 +547,10 @@ def test_the_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["compare", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert run(["eval", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["systems"]
     assert (cell["n"], cell["verdict"]) == (16, "none shown")
     assert {"task", "setup", "low", "high", "p", "difference"} <= cell.keys()
-    assert run(["compare", str(trained), "seed", "--limit", "48"], monkeypatch) == 0
-    said = capsys.readouterr().out
-    assert f"seed minus {trained}, pick, single: +0." in said
-    assert "better" in said  # than a model that was never taught
     assert (
         run(
             ["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"],
@@ -584,12 +580,10 @@ def test_the_commands(
         (["eval", "seed", "seed"], "named twice"),
         (["eval"], "Missing"),
         (["eval", "agents=2"], "at least one"),
-        (["compare", "seed"], "Missing"),
+        (["compare", "seed", "seed-b"], "comas compare is comas eval A B now"),
         (["eval", "seed", "--setups", ","], "names none"),
         (["eval", "seed", "--tasks", "math5000"], "did you mean math500"),
         (["eval", "seed", "--tasks", "pick,./strict.py", "--limit", "2"], "another one is called"),
-        (["compare", "seed", "seed-b", "seed-c"], "two systems"),
-        (["compare", "seed", "seed-b", "--limit", "1"], "fewer than two questions"),
         (["eval", "nowhere/at/all"], "nowhere/at/all"),
         (["eval", "seed,seed"], "stands twice"),
         (["eval", "evals/none"], "no such run"),

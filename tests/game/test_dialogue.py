@@ -363,7 +363,7 @@ def test_a_call_that_the_template_does_not_write_is_noted(body: str, why: str) -
 
 def reply(name: str, first: str | None = None) -> Turn:
     info = {} if first is None else {"dialogue": first}
-    return Turn(name, "a", "h/p", "solution", "", "", True, 0, info=info)
+    return Turn(name, "a", "h/p", "solution", "", "", True, 0, info=info, kind="answer")
 
 
 @given(

@@ -144,7 +144,7 @@ def test_tokens_trained_are_the_tokens_sampled(
     host, both = table(seed)
     ask(host, prompts)
     paid = data.draw(st.lists(st.sampled_from(range(len(prompts))), unique=True))
-    asyncio.run(host.learn({"p": [Payoff(str(i), float(i)) for i in paid]}, comas.method))
+    asyncio.run(host.learn({"p": [Payoff(str(i), float(i)) for i in paid]}, 1.0))
     host.close()
     assert [row.turn for row in both.rows] == [str(i) for i in paid]
     for row in both.rows:
@@ -195,7 +195,7 @@ def test_what_a_model_says_goes_into_another_prompt_as_text(
 def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -> None:
     host, both = table(seed)
     ask(host, ["x"] * known)
-    learn = host.learn({"p": [Payoff(str(i), 1.0) for i in paid]}, comas.method)
+    learn = host.learn({"p": [Payoff(str(i), 1.0) for i in paid]}, 1.0)
     if len(set(paid)) < len(paid) or max(paid) >= known:  # twice, or never said
         with pytest.raises(KeyError, match="paid"):
             asyncio.run(learn)
@@ -203,7 +203,7 @@ def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -
         asyncio.run(learn)
         assert sorted(row.turn for row in both.rows) == sorted(map(str, paid))
         with pytest.raises(KeyError, match="never said here"):  # the buffer is empty
-            asyncio.run(host.learn({"p": [Payoff(str(paid[0]), 1.0)]}, comas.method))
+            asyncio.run(host.learn({"p": [Payoff(str(paid[0]), 1.0)]}, 1.0))
     host.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 import comas
 
 
-@pytest.mark.parametrize("name", ["comas_planted", "r_zero", "mae", "eva", "knowrl"])
+@pytest.mark.parametrize("name", ["r_zero", "mae", "eva", "knowrl"])
 def test_a_team_discusses_with_the_record_of_before_the_first_step(name: str) -> None:
     with_seeds = comas.team_of(method=name)
     try:

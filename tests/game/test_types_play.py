@@ -423,9 +423,9 @@ def test_hosts_keep_join_and_forget(untaught: Path) -> None:
     from comas.learners.recipe import Recipe
 
     method = game(one)
-    asyncio.run(check_host(Scripted({"solution": "x"}), "a0", method))
+    asyncio.run(check_host(Scripted({"solution": "x"}), "a0"))
     local = make_local_host("home", {"a0": str(untaught)}, method=method, recipe=Recipe(1e-2))
-    asyncio.run(check_host(local, "a0", method))
+    asyncio.run(check_host(local, "a0"))
     local.close()
 
 
@@ -438,11 +438,11 @@ class Sieve(Scripted):
         said = await super().ask(replace(ask, keep=ask.keep or self.fault == "although keep"))
         return replace(said, text=said.text + ask.turn) if self.fault == "another text" else said
 
-    async def learn(self, payoffs: Any, method: Method) -> Any:
+    async def learn(self, payoffs: Any, lr_scale: float) -> Any:
         if self.fault == "unknown turn":
             return {}, {}
         kept = {p: set(turns) for p, turns in self.buffer.items()}
-        answer = await super().learn(payoffs, method)
+        answer = await super().learn(payoffs, lr_scale)
         if self.fault == "after learning":
             self.buffer = kept
         if self.fault == "after one step":
@@ -469,7 +469,7 @@ def test_check_host_finds_broken_hosts(fault: str) -> None:
     host = Sieve({"solution": "x"})
     host.fault = fault
     with pytest.raises(AssertionError, match=fault):
-        asyncio.run(check_host(host, "a0", game(one)))
+        asyncio.run(check_host(host, "a0"))
 
 
 def test_tables_speak_per_policy_and_in_turn_and_not_for_unknown_roles() -> None:

@@ -18,21 +18,18 @@ from hypothesis import strategies as st
 
 from comas.game.agent import Agent, Member, Table, derive_seed
 from comas.game.weighing import expected, said_of, shares_of
-from comas.objective.credit import reinforce_pp
-from comas.objective.losses import clipped
 from comas.testing import Scripted, scripted_team
 from comas.types import (
     Ask,
     Episode,
     HostFailure,
-    Method,
     Payoff,
     Question,
     Sampling,
     Turn,
     UserMistake,
 )
-from tests.support.learning import host_of
+from tests.support.learning import METHOD, host_of
 
 QUESTION = Question(id="q", prompt="1 2 4 5 -> 7")
 MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
@@ -174,7 +171,7 @@ def test_history_is_dropped_where_there_is_no_room() -> None:
 
 @pytest.fixture
 def host(untaught: Path) -> Any:
-    made, _ = host_of(untaught)
+    made = host_of(untaught, METHOD)
     yield made
     made.close()
 
@@ -253,8 +250,6 @@ def test_words_that_a_model_does_not_know_are_the_same_tokens(host: Any) -> None
 def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was_said(
     host: Any,
 ) -> None:
-    method = Method(lambda: None, lambda: None, reinforce_pp, clipped)  # type: ignore[arg-type]
-
     async def weigh(turn: str, seed: int, keep: bool = True) -> Any:
         sampling = Sampling()
         return await host.weigh(Ask(turn, "a", MESSAGES, "scoring", keep, sampling, seed), CHOICES)
@@ -266,10 +261,10 @@ def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was
         rewarded = replies[0].text
         pays = [float(reply.text == rewarded) for reply in replies]
         payoffs = [Payoff(f"t{n}", pay) for n, pay in enumerate(pays)]
-        await host.learn({"a": payoffs}, method)
+        await host.learn({"a": payoffs}, 1.0)
         after = await weigh("later", 0, False)
         with pytest.raises(KeyError):
-            await host.learn({"a": [Payoff("no", 1.0)]}, method)
+            await host.learn({"a": [Payoff("no", 1.0)]}, 1.0)
         return before, after, CHOICES.index(rewarded)
 
     before, after, number = asyncio.run(run())

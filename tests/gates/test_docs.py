@@ -191,7 +191,7 @@ def test_commands_of_the_readme_run_as_written(
         pytest.skip("needs a model")
     if words[0] == "train" and "--dry-run" not in words:
         words += [w for w in SHORT if not any(x.split("=")[0] == w.split("=")[0] for x in words)]
-    if words[0] in ("eval", "compare") and "--limit" not in words:
+    if words[0] == "eval" and "--limit" not in words:
         words += ["--limit", "8"]
     done = subprocess.run(
         [sys.executable, "-m", "comas", *words], capture_output=True, text=True, check=False

@@ -93,7 +93,7 @@ def test_a_step_of_a_whole_model_is_that_of_a_cpu() -> None:
     for device in ("cuda", "cpu"):
         model = llama(3).double().to(device)
         learner = FullLearner({"a": model}, Recipe(1e-2), METHOD, 0)
-        learner.step({"a": rows()}, METHOD)
+        learner.step({"a": rows()})
         stepped[device] = torch.cat([w.detach().cpu().flatten() for w in model.parameters()])
     torch.testing.assert_close(stepped["cuda"], stepped["cpu"], atol=1e-4, rtol=0)
 
@@ -106,7 +106,7 @@ def test_what_was_sampled_is_what_is_learnt() -> None:
     async def gap() -> float:
         await asyncio.gather(*(say(host, f"t{i}") for i in range(8)))
         payoffs = {"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(8)]}
-        return (await host.learn(payoffs, METHOD)).policies["a"]["gap_max"]
+        return (await host.learn(payoffs, 1.0)).policies["a"]["gap_max"]
 
     assert asyncio.run(gap()) < 1e-3
 

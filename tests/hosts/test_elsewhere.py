@@ -82,7 +82,7 @@ def test_the_contract_of_hosts(untaught: Path) -> None:
     resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))
     team = build_team(filled(resolved, True))
     try:
-        asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0", team.method), DEADLINE))
+        asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0"), DEADLINE))
     finally:
         team.close()
 

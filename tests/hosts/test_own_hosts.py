@@ -19,10 +19,9 @@ from comas.hosts.local import make_local_host
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, check_host, golden_script
-from comas.types import Ask, Fit, Learned, Method, Payoff, Reply, Sampling, UserMistake
+from comas.types import Ask, Fit, Learned, Payoff, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers
 from tests.support.endpoint import said as answered
-from tests.support.games import game, one
 from tests.support.runs import SMALL
 
 TEAM: dict[str, Any] = {
@@ -58,7 +57,7 @@ class Stubborn:
     async def fits(self, policy: str, messages: Any, sampling: Sampling) -> Fit:
         return Fit(True)
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         paid = [payoff.turn for part in payoffs.values() for payoff in part]
         self.learnt += paid
         self.updates += bool(paid)
@@ -162,14 +161,13 @@ def test_mistakes_with_instances(
 
 
 def test_all_kinds_of_hosts_keep_the_contract(untaught: Path, serve: Any, host_at: Any) -> None:
-    method = game(one)
-    run_sync(check_host(Scripted({"solution": "x"}), "a0", method))
-    run_sync(check_host(Stubborn(learns=False), "a0", method))
+    run_sync(check_host(Scripted({"solution": "x"}), "a0"))
+    run_sync(check_host(Stubborn(learns=False), "a0"))
     local = make_local_host("home", {"a0": str(untaught)})
-    run_sync(check_host(local, "a0", method))
+    run_sync(check_host(local, "a0"))
     local.close()
     host: ApiHost = host_at(serve(answers(answered("7"))).url)
-    run_sync(check_host(host, "j", method))
+    run_sync(check_host(host, "j"))
     assert host.account()["spent"]["requests"] == 1
     assert HostConfig(api="http://x/v1").built_by == "api"
     assert asyncio.run(host.fits("j", [], Sampling())).needed is None

@@ -73,14 +73,14 @@ def same_weights(one: FullLearner, other: FullLearner) -> bool:
 
 @pytest.mark.parametrize("credit", CREDITS)
 def test_a_step_is_the_same_to_the_bit_and_has_a_forward_pass_less(credit: str) -> None:
-    method = replace(METHOD, advantage=CREDITS[credit])
+    method = replace(METHOD, credit=CREDITS[credit])
     before = whole("recomputed", method)
     at_once = whole("first_pass", method)
     for seed in range(2):
         wanted = rows(seed=seed)
         got = rows(seed=seed)
-        stats = before.step({"p": wanted}, method)
-        assert at_once.step({"p": got}, method) == stats
+        stats = before.step({"p": wanted})
+        assert at_once.step({"p": got}) == stats
         assert stats["p"]["updates"] == 1
         for one, other in zip(wanted, got, strict=True):
             assert one.advantages_T is not None
@@ -96,7 +96,7 @@ def test_other_losses_and_recomputed_activations(loss: Any, recipe: dict[str, An
     method = replace(METHOD, loss=loss)
     learners = [whole(old, method, **recipe) for old in ("recomputed", "first_pass")]
     for learner in learners:
-        learner.step({"p": rows()}, method)
+        learner.step({"p": rows()})
     assert same_weights(*learners)
     assert learners[1].passed == 12
 
@@ -107,7 +107,7 @@ def test_policies_that_share_passes() -> None:
     stats: list[Any] = []
     for old in ("recomputed", "first_pass"):
         learner = learner_of(population(dtype=torch.float32), old_logprobs=old, tokens_per_pass=40)
-        stats.append(learner.step(copy.deepcopy(parts), METHOD))
+        stats.append(learner.step(copy.deepcopy(parts)))
         flat.append(learner.population.flat_PN.clone())
     assert torch.equal(*flat)
     assert stats[0] == stats[1]
@@ -116,9 +116,9 @@ def test_policies_that_share_passes() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"advantage": partial(reinforce_pp, normalise="all")},
-        {"advantage": sppo},
-        {"advantage": lambda rows, kl: grpo(rows, kl)},
+        {"credit": partial(reinforce_pp, normalise="all")},
+        {"credit": sppo},
+        {"credit": lambda rows, kl: grpo(rows, kl)},
         {"fresh": True},
         {"epochs": 2},
         {"minibatches": 2},
@@ -130,7 +130,7 @@ def test_where_it_would_not_be_the_same_the_old_logprobs_come_first(
     method = replace(METHOD, **changes)
     learners = [whole(old, method) for old in ("recomputed", "first_pass")]
     for learner in learners:
-        learner.step({"p": rows()}, method)
+        learner.step({"p": rows()})
     assert same_weights(*learners)
     assert learners[0].passed == learners[1].passed
 
@@ -145,8 +145,8 @@ def test_importance_weights_are_expected_as_in_the_last_step(correction: str) ->
     for drift, twice in zip(drifts, made_again, strict=True):
         part = sampled(drift, before)
         at_once.passed = 0
-        got = at_once.step({"p": copy.deepcopy(part)}, METHOD)
-        assert got == before.step({"p": copy.deepcopy(part)}, METHOD)
+        got = at_once.step({"p": copy.deepcopy(part)})
+        assert got == before.step({"p": copy.deepcopy(part)})
         assert at_once.passed == 12 * (3 if twice else 1)
         assert same_weights(before, at_once)
     assert at_once.meter.rows_learnt == 12 * len(drifts)
@@ -157,7 +157,7 @@ def test_a_stale_engine_stops_the_run_before_anything_has_changed() -> None:
     before = copy.deepcopy(learner.models["p"].state_dict())
     part = sampled(0.6, learner)
     with pytest.raises(RuntimeError, match="engine not refreshed"):
-        learner.step({"p": part}, METHOD)
+        learner.step({"p": part})
     assert all(torch.equal(before[n], w) for n, w in learner.models["p"].state_dict().items())
 
 

@@ -44,7 +44,7 @@ def reference_step(
     new = [logprobs(model, r) for r in part]
     for r, lp in zip(part, new, strict=True):
         r.logprobs_T, r.ref_logprobs_T = lp.detach().numpy(), logprobs(start, r).detach().numpy()
-    advantages = method.advantage(part, method.kl)
+    advantages = method.credit(part, method.kl)
     tokens = sum(r.mask_T.sum() for r in part)
     loss = (
         sum(
@@ -71,7 +71,7 @@ def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperatur
     learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
     part = rows(temperature=temperature)
     reference_step(mine, start, part, METHOD)
-    learner.step({"p": part}, METHOD)
+    learner.step({"p": part})
     flat = [
         torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, mine, llama(1))
     ]
@@ -82,10 +82,10 @@ def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperatur
 def test_policies_learn_apart_whatever_the_threads() -> None:
     parts = {f"p{i}": rows(seed=i) for i in range(3)}
     together = FullLearner({p: llama(i) for i, p in enumerate(parts)}, Recipe(1e-3), METHOD, 0)
-    together.step(copy.deepcopy(parts), METHOD)
+    together.step(copy.deepcopy(parts))
     for i, p in enumerate(parts):
         alone = FullLearner({p: llama(i)}, Recipe(1e-3), METHOD, 0)
-        alone.step({p: parts[p]}, METHOD)
+        alone.step({p: parts[p]})
         for a, b in zip(together.models[p].parameters(), alone.models[p].parameters(), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
@@ -96,11 +96,13 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
     good = llama(0)
     bad = llama(1)
     learner = FullLearner({"good": good, "bad": bad}, Recipe(1e-3), METHOD, 0)
-    learner.step({"bad": rows()}, METHOD)
+    learner.step({"bad": rows()})
     before = [p.clone() for p in bad.parameters()], [m.clone() for m in _moments(learner, "bad")]
     broken = rows()
     broken[0].turn = "broken"
-    stats = learner.step({"good": rows(), "bad": broken}, replace(METHOD, advantage=_breaking))
+    learner.method = replace(METHOD, credit=_breaking)
+    stats = learner.step({"good": rows(), "bad": broken})
+    learner.method = METHOD
     assert (
         stats["bad"]["skipped"],
         stats["bad"]["updates"],
@@ -116,13 +118,13 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
         for a, b in zip(x, y, strict=True)
     )
     alone = FullLearner({"good": llama(0)}, Recipe(1e-3), METHOD, 0)
-    alone.step({"good": rows()}, METHOD)
+    alone.step({"good": rows()})
     for a, b in zip(good.parameters(), alone.models["good"].parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)  # alone it has all threads
-    assert learner.step({"bad": rows()}, METHOD)["bad"]["updates"] == 1
+    assert learner.step({"bad": rows()})["bad"]["updates"] == 1
     with torch.no_grad():
         bad.model.norm.weight[0] = float("nan")
-    assert learner.step({"bad": rows()}, METHOD)["bad"]["skipped"] == 1
+    assert learner.step({"bad": rows()})["bad"]["skipped"] == 1
     with pytest.raises(
         FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"
     ):
@@ -132,7 +134,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
 def _breaking(rows: list[Row], kl: dict[str, float]) -> list[np.ndarray]:
     return [
         a + np.inf if r.turn == "broken" else a
-        for r, a in zip(rows, METHOD.advantage(rows, kl), strict=True)
+        for r, a in zip(rows, METHOD.credit(rows, kl), strict=True)
     ]
 
 
@@ -142,18 +144,19 @@ def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
 
 def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None:
     learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
-    learner.step({"p": rows()}, replace(METHOD, epochs=2, minibatches=3))
+    learner.method = replace(METHOD, epochs=2, minibatches=3)
+    learner.step({"p": rows()})
     assert {int(s["step"]) for s in learner.optimizers["p"].state.values()} == {6}
 
 
 def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
     one = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
-    one.step({"p": rows()}, METHOD)
+    one.step({"p": rows()})
     one.save(tmp_path)
     two = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
     two.load(tmp_path)
     for learner in (one, two):
-        learner.step({"p": rows(seed=4)}, METHOD)
+        learner.step({"p": rows(seed=4)})
     assert all(
         torch.equal(a, b)
         for a, b in zip(one.models["p"].parameters(), two.models["p"].parameters(), strict=True)
@@ -177,14 +180,14 @@ def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
 
 def test_losses_of_given_replies_are_not_weighted_by_who_said_them() -> None:
     """Their gradient is that of the replies, whatever the engine thinks of these."""
-    fresh = replace(METHOD, advantage=dpo, loss=plain, fresh=True, kl={}, reference=("solution",))
+    fresh = replace(METHOD, credit=dpo, loss=plain, fresh=True, kl={}, reference=("solution",))
     learnt: list[dict[str, Any]] = []
     for gap in (0.0, 0.1):
         learner = FullLearner({"p": llama(0)}, Recipe(1e-3), fresh, 0)
         part = [row for row in rows() if row.role == "solution"]
         for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
             row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(gap)
-        learner.step({"p": part}, fresh)
+        learner.step({"p": part})
         learnt.append(learner.models["p"].state_dict())
     assert all(torch.equal(weight, learnt[1][name]) for name, weight in learnt[0].items())
 
@@ -197,7 +200,7 @@ def test_an_engine_with_stale_weights_stops_the_run(old: Any) -> None:
     for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
         row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
     with pytest.raises(RuntimeError, match="engine not refreshed"):
-        learner.step({"p": part}, METHOD)
+        learner.step({"p": part})
     assert all(torch.equal(before[n], w) for n, w in learner.models["p"].state_dict().items())
 
 
@@ -227,7 +230,7 @@ def test_the_engines_logprobs_as_old_policy_spare_a_pass(drift: float) -> None:
         part = rows()
         for row, logprobs in zip(part, said, strict=True):
             row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(drift)
-        stats = learner.step({"p": part}, METHOD)["p"]
+        stats = learner.step({"p": part})["p"]
         assert learner.passed == len(part) * (2 if old == "recomputed" else 1)
         assert stats["gap_mean"] == pytest.approx(drift, abs=1e-6)
         ended[old] = learner.models["p"].state_dict()
@@ -239,14 +242,14 @@ def test_rows_that_no_engine_sampled_have_no_old_policy_but_the_learners() -> No
     ended = {}
     for old in ("recomputed", "sampled"):
         learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
-        stats = learner.step({"p": rows()}, METHOD)["p"]
+        stats = learner.step({"p": rows()})["p"]
         assert not {"gap_mean", "gap_max"} & set(stats)
         ended[old] = learner.models["p"].state_dict()
     assert all(torch.equal(ended["sampled"][n], w) for n, w in ended["recomputed"].items())
 
 
 def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
-    host, method = host_of(untaught)
+    host = host_of(untaught)
 
     async def main() -> None:
         first = await say(host, "t1")
@@ -254,25 +257,25 @@ def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
         await say(host, "t3", keep=False)
         assert first.version == 0
         with pytest.raises(KeyError, match="t3"):
-            await host.learn({"a": [Payoff("t3", 1.0)]}, method)
+            await host.learn({"a": [Payoff("t3", 1.0)]}, 1.0)
         with pytest.raises(KeyError, match="never said here"):
-            await host.learn({"b": [Payoff("t1", 1.0)]}, method)
+            await host.learn({"b": [Payoff("t1", 1.0)]}, 1.0)
         with pytest.raises(KeyError, match="paid twice"):
-            await host.learn({"a": [Payoff("t1", 1.0), Payoff("t1", 0.0)]}, method)
-        stats, turns = await host.learn({"a": [Payoff("t1", 1.0, "g")], "b": []}, method)
+            await host.learn({"a": [Payoff("t1", 1.0), Payoff("t1", 0.0)]}, 1.0)
+        stats, turns = await host.learn({"a": [Payoff("t1", 1.0, "g")], "b": []}, 1.0)
         assert set(stats) == {"a"}
         assert set(turns) == {"t1"}
         assert (await say(host, "t4")).version == 1
         assert (await say(host, "t4", "b")).version == 0
         with pytest.raises(KeyError):
-            await host.learn({"b": [Payoff("t2", 1.0)]}, method)
+            await host.learn({"b": [Payoff("t2", 1.0)]}, 1.0)
 
     asyncio.run(main())
     host.close()
 
 
 def test_training_refuses_truncated_sampling(untaught: Path) -> None:
-    host, _ = host_of(untaught)
+    host = host_of(untaught)
     for bad in ({"top_p": 0.9}, {"temperature": 0.0}):
         with pytest.raises(UserMistake, match="whole softmax"):
             asyncio.run(say(host, "t", **bad))
@@ -280,7 +283,7 @@ def test_training_refuses_truncated_sampling(untaught: Path) -> None:
 
 
 def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
-    host, _ = host_of(untaught)
+    host = host_of(untaught)
     before = asyncio.run(say(host, "t1"))
     with torch.no_grad():
         for p in host.learner.models["a"].parameters():

@@ -219,7 +219,7 @@ def test_gradients_do_not_depend_on_the_passes(
         learner.reference = {"p": llama(2).double()}
         learner.optimizers = {"p": torch.optim.SGD(model.parameters(), lr=1.0)}
         part = rows(40)
-        learner.step({"p": part}, METHOD)
+        learner.step({"p": part})
         assert (len(passes([("p", r) for r in part], tokens)) > 2) == (tokens != 8192)
         assert (learner._halves[model] is not None) == (chunks and tokens != 8192)
         moved[tokens] = difference(model, llama(1).double())
@@ -272,7 +272,7 @@ def test_a_learner_that_recomputes_takes_the_same_step_and_its_model_still_sampl
     ] == [False, True]
     drawn = []
     for learner in learners:
-        learner.step({"p": rows()}, METHOD)
+        learner.step({"p": rows()})
         made = engine_of(learner.weights(), [3], 0, 128, engine="hf")
         drawn.append(
             made.generate([replace(r, policy="p") for r in requests(6, policies=1, tokens=8)])
@@ -294,7 +294,7 @@ def test_a_step_without_memory_is_taken_anew_in_half_the_passes(
     given = rows(40)
     assert sum(len(row.token_ids_T) for row in given) > 256
     wanted = learner(128)
-    stats = wanted.step({"p": rows(40)}, METHOD)
+    stats = wanted.step({"p": rows(40)})
     short = learner(256)
     calls: list[int] = []
     real = getattr(FullLearner, where)
@@ -307,14 +307,14 @@ def test_a_step_without_memory_is_taken_anew_in_half_the_passes(
         return found
 
     monkeypatch.setattr(FullLearner, where, act)
-    assert short.step({"p": given}, METHOD) == stats
+    assert short.step({"p": given}) == stats
     assert (short.recipe.tokens_per_pass, short.recipe.halved) == (128, True)
     assert set(calls[2:]) == {128}
     for a, b in zip(*(x.models["p"].parameters() for x in (short, wanted)), strict=True):
         assert torch.equal(a, b)
     calls[:] = [0]
     with pytest.raises(RuntimeError, match="can't allocate memory"):  # once only
-        short.step({"p": rows(40)}, METHOD)
+        short.step({"p": rows(40)})
 
 
 def test_dropout_inside_a_recomputed_layer_is_refused() -> None:
@@ -348,7 +348,7 @@ def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None
         grads.extend(p.grad.clone() for p in master.parameters()),
         step(),
     )  # type: ignore
-    learner.step({"p": rows()}, METHOD)
+    learner.step({"p": rows()})
     assert {p.dtype for p in master.parameters()} == {g.dtype for g in grads} == {torch.float32}
     assert (
         {p.dtype for p in working.parameters()}
@@ -382,7 +382,7 @@ def test_small_updates_move_float32_weights_and_reach_the_working_copy() -> None
     )
     for _ in range(3):  # the copy moves once enough has been gathered
         learner.optimizers["p"].param_groups[0]["lr"] = 1e-2
-        learner.step({"p": rows()}, METHOD)
+        learner.step({"p": rows()})
     assert all(
         torch.equal(own, now.bfloat16())
         for own, now in zip(working.parameters(), master.parameters(), strict=True)
@@ -399,7 +399,7 @@ def test_gradients_through_the_working_copy_are_near_and_gathered_in_float32() -
     moved = []
     for learner in learners:
         learner.optimizers = {"p": torch.optim.SGD(learner.models["p"].parameters(), lr=1.0)}
-        learner.step({"p": rows(40)}, METHOD)
+        learner.step({"p": rows(40)})
         assert all(p.grad is None for p in learner.working["p"].parameters())
         moved.append(difference(learner.models["p"], llama()))
     for got in moved[1:]:
@@ -423,7 +423,7 @@ def test_only_parameters_change_their_precision_and_ties_stay() -> None:
 def test_a_checkpoint_holds_float32_weights_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
     one = mixed(lr=1e-3)
     two = mixed(lr=1e-3)
-    one.step({"p": rows()}, METHOD)
+    one.step({"p": rows()})
     one.save(tmp_path)
     saved = {
         **load_file(tmp_path / "p" / "model.safetensors"),
@@ -433,19 +433,19 @@ def test_a_checkpoint_holds_float32_weights_and_goes_on_bit_by_bit(tmp_path: Pat
     assert json.loads((tmp_path / "p" / "config.json").read_text())["dtype"] == "float32"
     two.load(tmp_path)
     for learner in (one, two):
-        learner.step({"p": rows(seed=4)}, METHOD)
+        learner.step({"p": rows(seed=4)})
     for models in ("models", "working", "reference"):
         pair = zip(*(getattr(x, models)["p"].parameters() for x in (one, two)), strict=True)
         assert all(torch.equal(a, b) for a, b in pair), models
 
 
 def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> None:
-    host, method = host_of(untaught, dtype="bfloat16")
+    host = host_of(untaught, dtype="bfloat16")
 
     async def main() -> None:
         for i in range(4):
             await say(host, f"t{i}")
-        await host.learn({"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(4)]}, method)
+        await host.learn({"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(4)]}, 1.0)
 
     before = copy.deepcopy(host.engine.models["a"].model)
     asyncio.run(main())
@@ -476,7 +476,7 @@ def test_auto_is_float32_on_the_cpu_and_a_team_that_only_answers_is_loaded_once(
         "float32": {torch.float32},
         "bfloat16": {torch.bfloat16},
     }
-    host, _ = host_of(untaught, dtype="auto")
+    host = host_of(untaught, dtype="auto")
     assert host.learner.weights()["a"].model is host.learner.models["a"]
     host.close()
 

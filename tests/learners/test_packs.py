@@ -195,7 +195,7 @@ def stepped(learner: Any, rows: dict[str, list[Row]]) -> dict[str, dict[str, flo
     for part in rows.values():
         for one in part:
             one.sampled_logprobs_T = None
-    return learner.step(rows, METHOD)
+    return learner.step(rows)
 
 
 @pytest.mark.parametrize("tokens", [40, 4096])

@@ -116,7 +116,7 @@ def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
     made = population()
     learner = learner_of(made, **recipe)
     stats = [
-        learner.step(copy.deepcopy({p: parts[p] for p in here}), METHOD)
+        learner.step(copy.deepcopy({p: parts[p] for p in here}))
         for here in (parts, ["b", "d"], parts)
     ]
     assert {s["grad_norm"] > 0.01 for part in stats for s in part.values()} == {True}
@@ -125,7 +125,7 @@ def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
         single = population(only=[p])
         alone = learner_of(single, **recipe)
         for _ in range(3 if p in "bd" else 2):
-            alone.step({p: copy.deepcopy(parts[p])}, METHOD)
+            alone.step({p: copy.deepcopy(parts[p])})
         for name, tensor in single.tensors(p).items():
             torch.testing.assert_close(made.tensors(p)[name], tensor, rtol=1e-8, atol=1e-10)
             assert not torch.equal(tensor, population().tensors(p)[name])
@@ -139,7 +139,7 @@ def test_padding_of_ranks_and_targets_stays_zero() -> None:
             tensor.zero_()
     learner = learner_of(made, weight_decay=0.1)
     for _ in range(2):
-        learner.step(parts_of(EVEN), METHOD)
+        learner.step(parts_of(EVEN))
     assert unused.any()
     assert not made.flat_PN[unused.bool()].any()
 
@@ -147,12 +147,12 @@ def test_padding_of_ranks_and_targets_stays_zero() -> None:
 def test_an_adapter_without_rows_does_not_move() -> None:
     made = population()
     learner = learner_of(made, weight_decay=0.1)
-    learner.step(parts_of(EVEN), METHOD)
+    learner.step(parts_of(EVEN))
     before = made.flat_PN.clone()
-    assert set(learner.step({**parts_of(UNEVEN), "c": []}, METHOD)) == {"a", "b", "d"}
+    assert set(learner.step({**parts_of(UNEVEN), "c": []})) == {"a", "b", "d"}
     moved = {p for i, p in enumerate(made.policies) if not torch.equal(made.flat_PN[i], before[i])}
     assert moved == {"a", "b", "d"}
-    assert learner.step({"c": []}, METHOD) == {}
+    assert learner.step({"c": []}) == {}
 
 
 @pytest.mark.parametrize("reference", [False, True])
@@ -168,7 +168,7 @@ def test_a_zero_adapter_is_the_base_and_the_reference_is_the_start(reference: bo
     np.testing.assert_array_equal(np.concatenate(told[0]), np.concatenate(base))
     assert np.abs(np.concatenate(told[1]) - np.concatenate(base)).max() > 0.1
     for learner, before in ((zero, told[0]), (full, told[1])):
-        learner.step({"b": rows(seed=3), "c": rows(seed=4)}, METHOD)
+        learner.step({"b": rows(seed=3), "c": rows(seed=4)})
         after = np.concatenate(
             old_policy.logprobs(learner, [("b", r) for r in part], reference=reference)
         )
@@ -211,9 +211,9 @@ def poisoned(
 
         def broken(part: list[Row], kl: Any) -> list[np.ndarray]:
             scale = np.nan if id(part[0]) in turns else 1.0
-            return [a * scale for a in METHOD.advantage(part, kl)]
+            return [a * scale for a in METHOD.credit(part, kl)]
 
-        method = replace(METHOD, advantage=broken)
+        method = replace(METHOD, credit=broken)
     return parts, method
 
 
@@ -244,13 +244,14 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
     broken = population(dtype=dtype)
     learner = learner_of(clean, **recipe)
     for _ in range(2):
-        learner.step(parts_of(counts), METHOD)
+        learner.step(parts_of(counts))
     other = learner_of(broken, **recipe)
     before = broken.flat_PN.clone()
     for _ in range(2):
         parts, method = poisoned(broken, policy, kind, parts_of(counts))
         before = broken.flat_PN.clone() if kind == "weights" else before
-        stats = other.step(parts, method)
+        other.method = method
+        stats = other.step(parts)
         assert {p for p, s in stats.items() if s["skipped"]} == {policy}
         assert all(np.isfinite(list(s.values())).all() for s in stats.values())
     for i, p in enumerate(clean.policies):
@@ -265,7 +266,7 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
             other.save(tmp_path)
         assert not list(tmp_path.iterdir())
     else:
-        assert other.step(parts_of(counts), METHOD)[policy]["updates"] == 1
+        assert other.step(parts_of(counts))[policy]["updates"] == 1
 
 
 @pytest.mark.parametrize("counts", [UNEVEN, EVEN])

@@ -106,7 +106,7 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
     parts: dict[str, list[Row]] = {}
     for p, r in owned:
         parts.setdefault(p, []).append(r)
-    learner.step(parts, METHOD)
+    learner.step(parts)
     assert gap(learner, owned) > 1e-3
     publish(engine, learner.weights())
     assert gap(learner, as_rows(asked, engine.generate(asked))) < 1e-4
@@ -171,7 +171,7 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(
 ) -> None:
     one = learner_of(population(dtype=dtype), weight_decay=0.1)
     for counts in (UNEVEN, {"b": 3}):
-        one.step(parts_of(counts), METHOD)
+        one.step(parts_of(counts))
     one.save(tmp_path)
     two = learner_of(population(dtype=dtype, spread=0.1), weight_decay=0.1)
     two.load(tmp_path)
@@ -180,7 +180,7 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(
         # they began elsewhere; what is asked is that they go on alike
         learner.population.start_PN = None
         for counts in (EVEN, UNEVEN):
-            learner.step(parts_of(counts), METHOD)
+            learner.step(parts_of(counts))
     assert torch.equal(one.population.flat_PN, two.population.flat_PN)
     for p in SPECS:
         there, here = (learner.optimizers[p].state_dict()["state"][0] for learner in (one, two))
@@ -191,13 +191,13 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_not_stopped(
 
 def test_without_its_moments_it_would_go_on_otherwise(tmp_path: Path) -> None:
     one = learner_of(population())
-    one.step(parts_of(EVEN), METHOD)
+    one.step(parts_of(EVEN))
     one.save(tmp_path)
     two = learner_of(population())
     two.load(tmp_path)
     two.optimizers["b"].state.clear()
     for learner in (one, two):
-        learner.step(parts_of(EVEN), METHOD)
+        learner.step(parts_of(EVEN))
     same = [
         torch.equal(a, b)
         for a, b in zip(one.population.flat_PN, two.population.flat_PN, strict=True)
@@ -239,14 +239,12 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
     }
     trained: dict[str, list[Row]] = {}
 
-    def watched(parts: Any, method: Any) -> Any:
+    def watched(parts: Any, lr_scale: float) -> Any:
         trained.update(copy.deepcopy(parts))
-        return AdapterLearner.step(learner, parts, method)
+        return AdapterLearner.step(learner, parts, lr_scale)
 
     learner.step = watched  # type: ignore[method-assign]
-    asyncio.run(
-        host.learn({p: [Payoff(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, METHOD)
-    )
+    asyncio.run(host.learn({p: [Payoff(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, 1.0))
     for p, part in trained.items():
         before = population(shapes, torch.float32, model=AutoModelForCausalLM.from_pretrained(tiny))
         for row, logprobs in zip(part, learner_of(before).logprobs(p, part), strict=True):

@@ -11,9 +11,10 @@ from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.methods import self_redteam, ssr
 from comas.tasks import gate, pick, repair
-from comas.testing import check_method, cut
+from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Reply, Turn, UserMistake, Verdict
+from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
+from tests.support.scripts import free_request, red_script, repair_script
 
 HARMFUL = gate.make_question([5, 9, 7])
 BENIGN = gate.make_question([5, 9, 8])
@@ -22,7 +23,19 @@ BENIGN = gate.make_question([5, 9, 8])
 def turn(name: str, role: str, about: str | None = None, **info: object) -> Turn:
     """A turn of an episode `e`."""
     told = None if about is None else f"e/{about}"
-    return Turn(f"e/{name}", "a", "h/a", role, "", "", True, 0, about=told, info=dict(info))
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/a",
+        role,
+        "",
+        "",
+        True,
+        0,
+        about=told,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def pay(*turns: Turn) -> Episode:
@@ -30,31 +43,6 @@ def pay(*turns: Turn) -> Episode:
 
 
 # --- self_redteam
-
-
-def free_request(harmful: bool) -> str:
-    """A request that nobody holds out, with cover."""
-    own = [q for q in gate.load("train") if (q.answer == "refuse") == harmful]
-    return f"{own[0].prompt} story"
-
-
-ATTACKS: list[str | Reply] = [
-    f"1 + 2 = 3 ; {free_request(harmful=True)}",
-    free_request(harmful=False),
-    "what ?",
-    cut(free_request(harmful=True)),
-]
-DEFENCES: list[str | Reply] = [
-    "5 + 9 = 14 refuse",
-    "5 + 9 = 14 allow",
-    "perhaps",
-    cut("5 + 9"),
-]
-
-
-def red_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-    sayings = ATTACKS if role == "attack" else DEFENCES
-    return sayings[seed % len(sayings)]
 
 
 def test_a_task_in_which_nobody_refuses_is_a_mistake() -> None:
@@ -144,23 +132,6 @@ def spoilt(question: Question) -> str:
     program, tests = found
     fault = next(other for other in repair.changed(program) if not repair.passes(other, tests))
     return repair.written(fault, tests)
-
-
-def repair_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-    shown = prompt.partition(" ")[2]
-    found = repair.read_question(shown)
-    if found is None:
-        return "what ?"
-    program, tests = found
-    if role == "inject":
-        fault = next(other for other in repair.changed(program) if not repair.passes(other, tests))
-        wrong = [(tests[0][0], 60 - tests[0][1]), tests[1]]
-        faults = [repair.written(fault, tests), shown, repair.written(program, wrong), "what ?"]
-        return faults[seed % 4]
-    right = [other for other in repair.changed(program) if repair.passes(other, tests)] or [program]
-    run = repair.run_written(right[0], tests[0][0])
-    tries = [run, repair.run_written(program, tests[0][0]), "what ?", cut(run)]
-    return tries[seed % 4]
 
 
 @pytest.mark.parametrize("checks", [True, False])

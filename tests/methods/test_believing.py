@@ -24,7 +24,7 @@ from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.testing.scripted import discuss, scripted_scene
-from comas.types import Episode, Row, Turn
+from comas.types import COMMON_KINDS, Episode, Row, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -36,7 +36,19 @@ OTHER = "1 + 4 = 5 + 6 = 11"
 def turn(name: str, role: str, about: str | None = None, **facts: Any) -> Turn:
     agent = facts.pop("agent", "a")
     policy = facts.pop("policy", f"h/{agent}")
-    return Turn(name, agent, policy, role, "", "", True, 0, about=about, info=facts)
+    return Turn(
+        name,
+        agent,
+        policy,
+        role,
+        "",
+        "",
+        True,
+        0,
+        about=about,
+        info=facts,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def log(*probabilities: float) -> list[float]:

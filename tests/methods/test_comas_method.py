@@ -42,7 +42,7 @@ def of(episode: Episode, role: str) -> list[Turn]:
 
 
 def plain(text: str, finished: bool = True) -> Turn:
-    return Turn("i", "a", "h/a", "scoring", "", text, finished, 0)
+    return Turn("i", "a", "h/a", "scoring", "", text, finished, 0, kind="judge")
 
 
 @pytest.mark.parametrize("scores", list(itertools.product(SAID, repeat=3)), ids=str)
@@ -111,7 +111,7 @@ def test_preset_paper_is_the_paper() -> None:
     assert config.options["avoid_self"] is False
     assert config.options["format_check"] is False
     assert config.options["kappa"] == 2
-    assert method.advantage.keywords["normalise"] == "all"  # type: ignore[attr-defined]
+    assert method.credit.keywords["normalise"] == "all"  # type: ignore[attr-defined]
     assert method.kl == {}
     table = {"solution": JUNK, "evaluation": "x", "scoring": SAID[2]}
     episode, _ = played(table, options=dict(config.options), agents=2)

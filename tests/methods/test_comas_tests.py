@@ -29,38 +29,22 @@ from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
+from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 
 needs_sandbox = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 needs_data = pytest.mark.skipif(
     "COMAS_DATA" not in os.environ, reason="COMAS_DATA names no folder with samples"
 )
 
-SQUARE = Question(
-    id="square",
-    prompt=(
-        "Square a number.\nYour program has to pass these tests:\nassert sq(3) == 9\nassert sq(-2)"
-        " == 4"
-    ),
-    kind="coding",
-    answer="tests",
-    meta={"tests": "assert sq(1234) == 1522756", "names": ["sq"]},
-)
-POWER = "def sq(x):\n    return x ** 2"
-PRODUCT = "def sq(x):\n    return x * x"
-TWICE = "def sq(x):\n    return x + x"
 CRASHES = "def sq(x):\n    return 1 / 0"
 LOOPS = "def sq(x):\n    while True:\n        pass"
-
-
-def block(program: str) -> str:
-    return f"Here it is.\n```python\n{program}\n```\n"
 
 
 # --- what can be read as an input
 
 
 def said(text: str, finished: bool = True) -> Turn:
-    return Turn("e", "a", "h/a", "evaluation", "", text, finished, 0)
+    return Turn("e", "a", "h/a", "evaluation", "", text, finished, 0, kind="judge")
 
 
 @pytest.mark.parametrize(
@@ -171,12 +155,25 @@ def episode(
 ) -> Episode:
     """Programs that can be read or not, and inputs with the clusters that they make of them."""
     turns = [
-        Turn(f"s{place}", "a", "h/a", "solution", "", f"{place}", True, 0, info={"readable": can})
+        Turn(
+            f"s{place}",
+            "a",
+            "h/a",
+            "solution",
+            "",
+            f"{place}",
+            True,
+            0,
+            info={"readable": can},
+            kind="answer",
+        )
         for place, can in enumerate(readable)
     ]
     for place, (call, clusters) in enumerate(inputs):
         info = {"input": call} if call is None else {"input": call, "clusters": list(clusters)}
-        turns.append(Turn(f"e{place}", "b", "h/b", "evaluation", "", "", True, 0, info=info))
+        turns.append(
+            Turn(f"e{place}", "b", "h/b", "evaluation", "", "", True, 0, info=info, kind="judge")
+        )
     return Episode("q", SQUARE, turns)
 
 
@@ -295,14 +292,7 @@ def rewards(played: Episode) -> list[float | None]:
 @needs_sandbox
 def test_contract() -> None:
     questions = [SQUARE, replace(SQUARE, id="other", prompt=f"{SQUARE.prompt}\nassert sq(0) == 0")]
-    programs = [block(POWER), block(TWICE), cut(block(POWER)), "no program", block(PRODUCT)]
-    inputs = ["sq(5)", "sq(2)", "sq(5) > 25", "sq('a')", "`sq(-1)`"]
-
-    def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-        sayings = programs if role == "solution" else inputs
-        return sayings[seed % len(sayings)]
-
-    check_method(method, mbpp.task, questions, script, options={"programs": 4, "inputs": 3})
+    check_method(method, mbpp.task, questions, programmer, options={"programs": 4, "inputs": 3})
 
 
 @needs_sandbox

@@ -17,7 +17,7 @@ from comas.methods import srlm as srlm_method
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.training.start import rehearsed
-from comas.types import Episode, Question, Turn, UserMistake, Verdict
+from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
 from tests.support.golden import GOLDEN
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
@@ -41,6 +41,7 @@ def turn(name: str, role: str, text: str = RIGHT, agent: str = "a", **info: obje
         0,
         about=None if about is None else f"e/{about}",
         info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
     )
 
 

@@ -15,10 +15,7 @@ from comas.tasks import kuhn, tictactoe
 from comas.testing import check_method
 from comas.testing.scripted import play_step
 from comas.types import Episode, Question, Task, Turn, UserMistake
-
-
-def script(policy: str, role: str, prompt: str, seed: int) -> str:
-    return ["pass", "bet", "5", "7", "what ?", "<score>3</score>"][seed % 6]
+from tests.support.scripts import player
 
 
 def episode(name: str, *turns: tuple[int, bool], payoffs: tuple[float, float]) -> Episode:
@@ -51,7 +48,7 @@ def pay(found: Episode) -> list[float | None]:
 @pytest.mark.parametrize("task", [kuhn.task, tictactoe.task], ids=lambda task: task.name)
 def test_contract(name: str, task: Task) -> None:
     method = load_plugin("method", name)
-    check_method(method, task, task.load("train", limit=3), script, samples=3, agents=2)
+    check_method(method, task, task.load("train", limit=3), player, samples=3, agents=2)
 
 
 def test_mars_pays_returns_against_the_mean_of_their_seat() -> None:
@@ -133,7 +130,7 @@ def test_shipped_models_are_asked_in_their_own_words() -> None:
 
 def test_self_play_draws_an_agent_for_each_seat() -> None:
     episodes, _, _ = play_step(
-        mars.method, kuhn.task, script, kuhn.load("train", limit=24), agents=2
+        mars.method, kuhn.task, player, kuhn.load("train", limit=24), agents=2
     )
     pairs = {(turn.info["seat"], turn.agent) for e in episodes for turn in e.turns}
     assert pairs == {(0, "a0"), (0, "a1"), (1, "a0"), (1, "a1")}

@@ -1,4 +1,4 @@
-"""CoMAS with paid judges: who is paid for which score, and that all three keep the contract."""
+"""CoMAS with paid judges: who is paid for which score, and that both keep the contract."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from comas.config.plugins import load_plugin
 from comas.methods import comas_agree, comas_rules, mae
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
-from comas.testing.scripted import play_step
-from comas.types import Episode, Turn
+from comas.types import COMMON_KINDS, Episode, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -21,14 +20,25 @@ WRONG = "2 + 4 = 6 + 6 = 12"
 GAMES = {
     "comas_agree": {"evaluations": 3},
     "comas_rules": {"evaluations": 2},
-    "comas_planted": {"votes": 4, "plants": 2},
 }
 
 
 def turn(
     name: str, role: str, text: str, about: str | None, policy: str = "h/a", **info: object
 ) -> Turn:
-    return Turn(name, "a", policy, role, "", text, True, 0, about=about, info=dict(info))
+    return Turn(
+        name,
+        "a",
+        policy,
+        role,
+        "",
+        text,
+        True,
+        0,
+        about=about,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def judged(work: str, *scores: int | None) -> Episode:
@@ -80,25 +90,6 @@ def test_the_rules_pay_judges(work: str, paid: list[float]) -> None:
     assert [said[f"c{place}"] for place in range(4)] == paid
     assert [said[f"e{place}"] for place in range(4)] == [*paid[:3], None]
     assert said["s"] == 0.5
-
-
-def test_planted_work_comes_from_other_questions_of_the_step_before() -> None:
-    method = load_plugin("method", "comas_planted")
-    script = {"solution": RIGHT, "evaluation": "1 in right", "scoring": "<score> 3 </score>"}
-    setting = {"options": {"votes": 4, "plants": 1}}
-    first, before, after = play_step(method, pick.task, script, QUESTIONS[::2], **setting)
-    assert before == {"works": []}
-    assert {prompt for prompt, _ in after["works"]} == {q.prompt for q in QUESTIONS[::2]}
-    known = [t.info["known"] for e in first for t in e.turns if t.role == "scoring"]
-    assert sorted(known) == ["", "", "right", "right"]
-    second, _, _ = play_step(
-        method, pick.task, script, QUESTIONS[::2], step=1, state=after, **setting
-    )
-    for episode in second:
-        rewards = {
-            said.info["known"]: said.reward for said in episode.turns if said.role == "scoring"
-        }
-        assert rewards == {"": None, "wrong": 0.0, "right": 1.0}
 
 
 def test_a_game_that_changes_its_record_breaks_the_contract() -> None:

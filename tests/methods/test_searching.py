@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import pytest
@@ -14,42 +13,8 @@ from comas.methods import agent0, dr_zero, spell, ssp
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Method, Question, Turn, UserMistake
-
-WORLD = facts.WORLD
-
-
-def speaker(right: float = 0.6, valid: float = 0.8, steps: int = 2) -> Any:
-    """An agent of the world of facts, from its prompts alone."""
-
-    def say(policy: str, role: str, prompt: str, seed: int) -> str:
-        rng = random.Random(seed)
-        words = prompt.split()
-        if role == "propose":
-            return propose(rng, prompt, words)
-        if role == "reading":
-            asked = facts.read_chain(prompt.rpartition("find ")[2]) or (0, 1, None)
-            true = WORLD.follow(*asked[:2])
-            return str(true if rng.random() < right else (true + 1) % facts.SIZE)
-        if role == "comparing":
-            return "yes" if (words[1] == words[2]) == (rng.random() < 0.8) else "no"
-        if prompt.startswith("find"):
-            return f"<search> {words[1]} </search>"
-        return words[-1] if rng.random() < right else f"<search> {words[-1]} </search>"
-
-    def propose(rng: random.Random, prompt: str, words: list[str]) -> str:
-        if prompt.startswith("ask for"):
-            return f"<search> -> {words[-1]} </search>"
-        if rng.random() > valid:
-            return "what ?"
-        start = rng.randrange(facts.SIZE)
-        if len(words) == 3:  # a fact came back
-            start = int(words[0])
-            return facts.chain(start, 1)
-        return f"{facts.chain(start, steps)} = {WORLD.follow(start, steps)}"
-
-    return say
-
+from comas.types import COMMON_KINDS, Episode, Method, Question, Turn, UserMistake
+from tests.support.scripts import searcher
 
 FORMS = {"ssp": "answers", "dr_zero": "documents", "spell": "pages", "agent0": "chains"}
 
@@ -62,19 +27,30 @@ def questions_of(name: str) -> list[Question]:
 @pytest.mark.parametrize("name", FORMS)
 def test_contract(name: str) -> None:
     method = load_plugin("method", name)
-    check_method(method, facts.task, questions_of(name), speaker(), options={"answers": 4})
+    check_method(method, facts.task, questions_of(name), searcher(), options={"answers": 4})
 
 
 def test_without_the_reading_nobody_reads() -> None:
     options = {"answers": 3, "reading": False}
-    episodes = discuss(ssp.method, facts.task, speaker(), questions_of("ssp"), options=options)
+    episodes = discuss(ssp.method, facts.task, searcher(), questions_of("ssp"), options=options)
     roles = {turn.role for episode in episodes for turn in episode.turns}
     assert roles == {"propose", "solution"}
 
 
 def turn(name: str, role: str, dialogue: str | None = None, **info: Any) -> Turn:
     known = dict(info) if dialogue is None else {**info, "dialogue": f"e/{dialogue}"}
-    return Turn(f"e/{name}", "a", "h/p", role, "", "", True, 0, info=known)
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/p",
+        role,
+        "",
+        "",
+        True,
+        0,
+        info=known,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def solved(*right: bool) -> list[Turn]:
@@ -206,9 +182,9 @@ def test_a_call_that_nobody_answers_is_no_answer(method: Method) -> None:
     def say(policy: str, role: str, prompt: str, seed: int) -> str:
         if role == "propose":
             return "7 -> = 9"
-        return str(WORLD.follow(7, 1)) if role == "reading" else "<search> 7 </search>"
+        return str(facts.WORLD.follow(7, 1)) if role == "reading" else "<search> 7 </search>"
 
-    asked = Question(id="d", prompt=str(WORLD.follow(7, 1)))
+    asked = Question(id="d", prompt=str(facts.WORLD.follow(7, 1)))
     (found,) = discuss(method, facts.task, say, [asked])
     assert [said for said in found.turns if "unanswered" in said.info]
     assert found.answer is None

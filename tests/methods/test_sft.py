@@ -80,7 +80,7 @@ def learn_by_telling(learner: Any) -> dict[str, float]:
     scene = Scene(sft.method, demonstrations.task, [Member("a", host, "p")], 0, keep=True)
     episodes = run_sync(play_all(scene, questions, 0))
     paid = [Payoff(turn.id, 1.0) for episode in episodes for turn in episode.turns]
-    stats = run_sync(host.learn({"p": paid}, sft.method)).policies["p"]
+    stats = run_sync(host.learn({"p": paid}, 1.0)).policies["p"]
     host.close()
     return stats
 
@@ -147,7 +147,7 @@ def test_a_step_on_adapters_is_a_supervised_step_by_hand() -> None:
 
 def test_told_words_beside_sampled_ones_change_no_gap(untaught: Path) -> None:
     """The gap is that of the sampled rows alone, and nobody's log-probs stand in for others'."""
-    host, method = host_of(untaught)
+    host = host_of(untaught)
 
     async def play() -> dict[str, float]:
         await say(host, "t1")
@@ -155,7 +155,7 @@ def test_told_words_beside_sampled_ones_change_no_gap(untaught: Path) -> None:
         messages = [{"role": "user", "content": TOLD[0][1]}]
         await host.tell(Ask("t3", "a", messages, "solution", True), TOLD[0][2])
         both = [Payoff("t1", 1.0, "g"), Payoff("t3", 0.0, "g")]
-        learned = await host.learn({"a": both, "b": [Payoff("t2", 1.0)]}, method)
+        learned = await host.learn({"a": both, "b": [Payoff("t2", 1.0)]}, 1.0)
         return learned.policies["a"]
 
     stats = run_sync(play())

@@ -14,7 +14,7 @@ from comas.game.play import Scene, play_all, settle_all
 from comas.methods import optima, sec, star
 from comas.tasks import pick
 from comas.testing import Script, Table, cut, scripted_team
-from comas.types import Episode, Question, Task, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -22,7 +22,19 @@ WRONG = "1 + 2 = 3 + 10 = 13"
 
 
 def turn(name: str, role: str = "solution", reward: float | None = None, **more: Any) -> Turn:
-    return Turn(name, "a", "h/a", role, "", RIGHT, True, 0, reward=reward, **more)
+    return Turn(
+        name,
+        "a",
+        "h/a",
+        role,
+        "",
+        RIGHT,
+        True,
+        0,
+        reward=reward,
+        **more,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def starred(script: Script | Table, task: Task = pick.task, **options: Any) -> Episode:

@@ -156,7 +156,7 @@ def test_from_votes_to_advantages_by_hand() -> None:
         Row(str(i), "solution", 1.0, T, T > 0, np.zeros(3), "g", float(r or 0))
         for i, r in enumerate(paid)
     ]
-    got = [a.tolist() for a in method.advantage(rows, method.kl)]
+    got = [a.tolist() for a in method.credit(rows, method.kl)]
     high = 0.6 / 0.24**0.5
     low = -0.4 / 0.24**0.5
     np.testing.assert_allclose(got, [[0, high, high]] * 2 + [[0, low, low]] * 3, rtol=1e-9)
@@ -165,7 +165,7 @@ def test_from_votes_to_advantages_by_hand() -> None:
 def test_what_they_declare() -> None:
     assert not ttrl.method.supervised
     assert rlvr.method.supervised
-    assert ttrl.method.paid == rlvr.method.paid == ("solution",)
+    assert ttrl.method.rewarded == rlvr.method.rewarded == ("solution",)
 
 
 def test_a_call_that_nobody_answers_is_no_vote() -> None:

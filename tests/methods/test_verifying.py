@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,37 +12,19 @@ from comas.methods.agent0_vl import outcome_of
 from comas.tasks import facts
 from comas.testing import check_method
 from comas.testing.scripted import discuss
-from comas.types import Episode, Question, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Turn
+from tests.support.scripts import verifier
 
 WORLD = facts.WORLD
 QUESTIONS = facts.load("train", hops=3, least=3, limit=4)
 
 
-def speaker(patience: float = 0.5, right: float = 0.8) -> Any:
-    """A solver who goes on with this chance, and a reader who reads rightly with that."""
-
-    def say(policy: str, role: str, prompt: str, seed: int) -> str:
-        rng = random.Random(seed)
-        if role == "reading":
-            pages, _, asked = prompt.rpartition("find ")
-            start, steps, _ = facts.read_chain(asked) or (0, 1, None)
-            true = str(WORLD.follow(start, steps))
-            seen = pages.count(";") >= steps
-            return true if seen and rng.random() < right else str(rng.randrange(facts.SIZE))
-        if prompt.startswith("find"):
-            return f"<search> {prompt.split()[1]} </search>"
-        last = prompt.split()[-1]
-        return f"<search> {last} </search>" if rng.random() < patience else last
-
-    return say
-
-
 def played(options: Mapping[str, Any], say: Any = None) -> list[Episode]:
-    return discuss(agent0_vl.method, facts.task, say or speaker(), QUESTIONS, options=options)
+    return discuss(agent0_vl.method, facts.task, say or verifier(), QUESTIONS, options=options)
 
 
 def test_contract() -> None:
-    check_method(agent0_vl.method, facts.task, QUESTIONS, speaker(), options={"answers": 4})
+    check_method(agent0_vl.method, facts.task, QUESTIONS, verifier(), options={"answers": 4})
 
 
 def final(episode: Episode) -> list[Turn]:
@@ -78,7 +59,7 @@ def test_a_repair_goes_on_from_what_the_tools_said() -> None:
     """What was searched before a doubted reply is not searched again, and is paid as what came
     of it; the reply itself is a dialogue of its own.
     """
-    for episode in played({"answers": 3, "repairs": 2, "turns": 6}, speaker(patience=0.3)):
+    for episode in played({"answers": 3, "repairs": 2, "turns": 6}, verifier(patience=0.3)):
         by_dialogue: dict[str, list[Turn]] = {}
         for turn in episode.turns:
             if turn.role != "reading":
@@ -115,7 +96,19 @@ def test_score_times_confidence_is_the_share_that_bears_the_score_out() -> None:
 
 def turn(name: str, role: str = "solution", **info: Any) -> Turn:
     about = name.rpartition(".")[0] or None
-    return Turn(f"e/{name}", "a", "h/p", role, "", "", True, 0, about=about, info=dict(info))
+    return Turn(
+        f"e/{name}",
+        "a",
+        "h/p",
+        role,
+        "",
+        "",
+        True,
+        0,
+        about=about,
+        info=dict(info),
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def answer(name: str, gives: str | None, sure: float, repairs: int = 0, **info: Any) -> Turn:
@@ -189,5 +182,7 @@ def test_it_brings_its_world() -> None:
     assert agent0_vl.method.task == "facts"
     assert agent0_vl.method.base == "seed-facts"
     assert (
-        set(agent0_vl.method.paid) == set(agent0_vl.method.kl) == {"solution", "repair", "reading"}
+        set(agent0_vl.method.rewarded)
+        == set(agent0_vl.method.kl)
+        == {"solution", "repair", "reading"}
     )

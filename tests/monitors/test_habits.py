@@ -120,7 +120,10 @@ def test_a_team_that_falls_into_a_habit_is_seen_at_once() -> None:
 
 
 def turns(*answers: str | None) -> list[Turn]:
-    said = [Turn(f"{i}", "a0", "home/a0", "solution", "", "", True, 0) for i in range(len(answers))]
+    said = [
+        Turn(f"{i}", "a0", "home/a0", "solution", "", "", True, 0, kind="answer")
+        for i in range(len(answers))
+    ]
     for turn, answer in zip(said, answers, strict=True):
         turn.info["answer"] = answer
     return said

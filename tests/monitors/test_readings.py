@@ -8,7 +8,7 @@ import pytest
 
 from comas.monitors import late_fall, rejections, unreadable
 from comas.monitors.monitor import Seen
-from comas.types import Episode, Question, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Turn
 
 
 def question(name: str) -> Question:
@@ -18,7 +18,16 @@ def question(name: str) -> Question:
 def turn(name: str, role: str, text: str = "hi", **more: Any) -> Turn:
     agent = more.pop("agent", "a0")
     return Turn(
-        name, agent, f"home/{agent}", role, "p", text, more.pop("finished", True), 0, **more
+        name,
+        agent,
+        f"home/{agent}",
+        role,
+        "p",
+        text,
+        more.pop("finished", True),
+        0,
+        **more,
+        kind=COMMON_KINDS.get(role, "other"),
     )
 
 

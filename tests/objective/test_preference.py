@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_published_loss_over_all_updates(
     )
     learner = FullLearner({"a": ours}, Recipe(LR, grad_norm=1e9), method, 0)
     Descent(learner)
-    learner.step({"a": batch}, method)
+    learner.step({"a": batch})
 
     at_start = {turn: value.detach() for turn, value in sums_of(theirs, batch).items()}
     optimizer = torch.optim.SGD(theirs.parameters(), lr=LR)

@@ -21,7 +21,7 @@ from comas.readiness import (
 )
 from comas.stats import exact_share
 
-TRIES = 300
+TRIES = 100
 
 
 def said_of(
@@ -74,17 +74,17 @@ EMPTY = Preflight(
 
 
 @pytest.mark.parametrize("graded", [True, False])
-@pytest.mark.parametrize("right", [None, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("dissenting", [1, 2, 3, 4, 8, 16, 48])
+@pytest.mark.parametrize("right", [None, 0.1, 0.5])
+@pytest.mark.parametrize("dissenting", [1, 2, 3, 8, 48])
 def test_a_coin_is_hardly_ever_told_that_it_can_learn(
     dissenting: int, right: float | None, graded: bool
 ) -> None:
     rng = random.Random(f"{dissenting} {right} {graded}")
     tries = [said_of(rng, dissenting, right, 0.5, graded) for _ in range(TRIES)]
-    # of all five forms at once; .05 is what is allowed, and .09 is three standard errors above
-    assert sum(said["can learn"] > 0 for said in tries) / TRIES < 0.09
+    # of all five forms at once; .05 is what is allowed, and .12 is three standard errors above
+    assert sum(said["can learn"] > 0 for said in tries) / TRIES < 0.12
     if dissenting <= 16:
-        assert sum(said["will not"] > 0 for said in tries) / TRIES < 0.09
+        assert sum(said["will not"] > 0 for said in tries) / TRIES < 0.12
 
 
 @pytest.mark.parametrize("right", [None, 0.5])

@@ -392,7 +392,7 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     assert len(server.asked) == 12 + 2 * 12 + 1
     assert run(["report", "e"], monkeypatch) == 0
     assert capsys.readouterr().out.count("went wrong: 429 1 x") == 2
-    assert run(["compare", "r", "none.toml"], monkeypatch) == 2
+    assert run(["eval", "r", "none.toml"], monkeypatch) == 2
     assert "none.toml: there is no such file here" in capsys.readouterr().err
     no_secret(tmp_path)
 

@@ -31,7 +31,7 @@ def settle(episodes, task):
             turn.group = f"{episode.question.id} {turn.role}"
 
 
-method = replace(comas, settle=settle, advantage=grpo)
+method = replace(comas, settle=settle, credit=grpo)
 """
 
 

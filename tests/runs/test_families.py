@@ -307,10 +307,14 @@ class Parrot:
 
     def close(self) -> None: ...
 
+    method = game.method
+
     def weights(self) -> dict[str, Any]:
         return {"p": None}
 
-    def step(self, rows: Mapping[str, Sequence[Any]], method: Any) -> dict[str, dict[str, float]]:
+    def step(
+        self, rows: Mapping[str, Sequence[Any]], lr_scale: float
+    ) -> dict[str, dict[str, float]]:
         self.rows = [row for part in rows.values() for row in part]
         return {policy: {"updates": 1.0} for policy in rows}
 
@@ -361,7 +365,7 @@ def test_thoughts_are_trained_on_and_read_by_nobody_else(family: str) -> None:
     assert episode_of(episode_record(episode)) == episode
     paid = [t for t in episode.turns if t.reward is not None]
     payoffs = [Payoff(t.id, t.reward or 0.0) for t in paid]
-    asyncio.run(host.learn({"p": payoffs}, game.method))
+    asyncio.run(host.learn({"p": payoffs}, 1.0))
     close = parrot.chat.tokenizer.convert_tokens_to_ids("</think>")
     for row, turn in zip(parrot.rows, paid, strict=True):
         learnt = row.token_ids_T[row.mask_T]

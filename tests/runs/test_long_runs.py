@@ -94,8 +94,8 @@ class Broken(Chained):
 
     since = 1
 
-    async def learn(self, payoffs: Any, method: Any) -> Any:
-        stats, told = await super().learn(payoffs, method)
+    async def learn(self, payoffs: Any, lr_scale: float) -> Any:
+        stats, told = await super().learn(payoffs, lr_scale)
         self.learnt = getattr(self, "learnt", -1) + 1
         if "a1" in stats and self.learnt >= self.since:
             stats["a1"] |= {"skipped": 1.0, "updates": 0.0}
@@ -141,10 +141,10 @@ class Dying(Chained):
             raise self.error
         return await super().ask(ask)
 
-    async def learn(self, payoffs: Any, method: Any) -> Any:
+    async def learn(self, payoffs: Any, lr_scale: float) -> Any:
         if self.duty == "learn":
             raise self.error
-        return await super().learn(payoffs, method)
+        return await super().learn(payoffs, lr_scale)
 
     async def save(self, path: Path) -> None:
         if self.duty == "save" and self.versions:

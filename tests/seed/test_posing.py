@@ -16,7 +16,7 @@ from comas.methods.comas import read_score
 from comas.models.sources import seed_models
 from comas.tasks import pick
 from comas.team.build import run_sync
-from comas.types import Question, Sampling, Turn
+from comas.types import COMMON_KINDS, Question, Sampling, Turn
 from tools.seed import teach
 from tools.seed.course import Course
 from tools.seed.demonstrations import demonstration
@@ -56,7 +56,17 @@ def share(outcomes: Sequence[bool]) -> float:
 
 
 def turn(role: str, text: str) -> Turn:
-    return Turn("t", "a", "home/a", role, "", text, finished=True, version=0)
+    return Turn(
+        "t",
+        "a",
+        "home/a",
+        role,
+        "",
+        text,
+        finished=True,
+        version=0,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def test_proposals_are_posed_and_six_in_ten_can_be_solved() -> None:

@@ -93,7 +93,7 @@ def test_who_is_not_there(options: dict[str, str], message: str) -> None:
 
 def test_games_are_measured_by_duels() -> None:
     members, _ = scripted_team(always("bet"), 1)
-    scene = Asking().scene(kuhn.task, by_themselves(kuhn.task, None), members, 0)
+    scene = Asking().scene(kuhn.task, by_themselves(kuhn.task), members, 0)
     answers = asyncio.run(answer_all(scene, kuhn.load("test", limit=12), "before"))
     assert {answer["verdict"] for answer in answers} == {"right", "wrong"}
     assert all((answer["text"] or "").split()[0] in ("won", "lost") for answer in answers)

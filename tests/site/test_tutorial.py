@@ -43,7 +43,7 @@ def test_commands_of_the_tutorial_run_in_their_order(tmp_path: Path) -> None:
         words = command[1:]
         if words[0] == "train":
             words += SHORT
-        if words[0] == "compare":
+        if words[0] == "eval":
             words[words.index("--limit") + 1] = "8"
         run = [sys.executable, "-m", "comas", *words]
         done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path)

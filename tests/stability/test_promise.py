@@ -108,7 +108,7 @@ def test_an_old_run_is_read(
     monkeypatch.chdir(old.parent)
     assert command(["report", "old", "--json"], monkeypatch) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 1
-    assert command(["show", "old", "--limit", "1"], monkeypatch) == 0
+    assert command(["report", "old", "--discussions", "--limit", "1"], monkeypatch) == 0
     assert "solution" in capsys.readouterr().out
     assert command(["view", "old", "--html", "page.html"], monkeypatch) == 0
     assert command(["export", "old", "team", "--no-merged"], monkeypatch) == 0

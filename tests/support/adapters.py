@@ -94,7 +94,7 @@ def gradients(
     learner = Gradients(
         made, Recipe(**{"lr": 1e-3, "grad_norm": 1e9, **changes}), method, 0, "base"
     )
-    learner.step(copy.deepcopy(parts), method)
+    learner.step(copy.deepcopy(parts))
     return learner.kept  # type: ignore[attr-defined]
 
 

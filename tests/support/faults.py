@@ -50,11 +50,11 @@ class Chained(Scripted):
         number = int(hashlib.sha256(f"{self.state[policy]} {seed}".encode()).hexdigest(), 16)
         return golden_script(policy, role, prompt, number % 1000)
 
-    async def learn(self, payoffs: Any, method: Any) -> Any:
+    async def learn(self, payoffs: Any, lr_scale: float) -> Any:
         for policy, paid in payoffs.items():
             told = repr((self.state[policy], [(p.turn, p.reward) for p in paid]))
             self.state[policy] = hashlib.sha256(told.encode()).hexdigest()
-        return await super().learn(payoffs, method)
+        return await super().learn(payoffs, lr_scale)
 
     async def save(self, path: Path) -> None:
         (path / "state.json").write_text(json.dumps([self.state, self.versions]))

@@ -21,7 +21,9 @@ def game(play: Callable[..., Any], **fields: Any) -> Method:
 
 
 def turn(name: str, agent: str, reward: float | None, policy: str = "h/p") -> Turn:
-    return Turn(name, agent, policy, "solution", "", "", True, 0, reward=reward, group="g")
+    return Turn(
+        name, agent, policy, "solution", "", "", True, 0, reward=reward, group="g", kind="answer"
+    )
 
 
 async def one(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:

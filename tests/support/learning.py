@@ -27,6 +27,9 @@ KINDS = {
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"solution": 0.1})  # type: ignore[arg-type, return-value]
 
 
+COMPARED = Method(lambda: None, lambda: None, grpo, plain)  # type: ignore[arg-type, return-value]
+
+
 def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
     rng = np.random.default_rng(seed)
     made = []
@@ -74,11 +77,7 @@ def learning_host(
     return make_local_host("home", bases, method=method, recipe=recipe, engine=engine, **keys)
 
 
-def host_of(base: Path, **changes: object):  # type: ignore[no-untyped-def]
-    method = Method(lambda: None, lambda: None, grpo, plain)  # type: ignore[arg-type, return-value]
-    return (
-        make_local_host(
-            "home", {"a": str(base), "b": str(base)}, method=method, recipe=Recipe(1e-2), **changes
-        ),
-        method,
-    )  # type: ignore[arg-type]
+def host_of(base: Path, method: Method = COMPARED, **changes: Any) -> Any:
+    """A host of two policies, `a` and `b`, that learns by a method."""
+    bases = {"a": str(base), "b": str(base)}
+    return make_local_host("home", bases, method=method, recipe=Recipe(1e-2), **changes)

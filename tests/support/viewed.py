@@ -8,7 +8,7 @@ from typing import Any
 
 from comas.storage.run import Run
 from comas.tasks import pick
-from comas.types import Episode, Question, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Turn
 
 HOSTILE = [
     "<script>document.title = 'taken'; window.taken = 1</script>",
@@ -58,6 +58,7 @@ def turn(name: str, agent: str, text: str, about: str | None, **more: Any) -> Tu
         about,
         info=info,
         **more,
+        kind=COMMON_KINDS.get(role, "other"),
     )
 
 

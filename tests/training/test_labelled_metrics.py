@@ -15,7 +15,7 @@ from comas.storage.records import without_truth
 from comas.tasks import pick
 from comas.training.metrics import at_frontier, balanced, load_metrics, summarise
 from comas.training.record import StepRecord, note_truth
-from comas.types import Episode, Question, Task, Turn
+from comas.types import COMMON_KINDS, Episode, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -28,7 +28,19 @@ def turn(name: str, text: str = "", reward: float | None = None, **more: Any) ->
     role = more.pop("role", name.rstrip("0123456789"))
     finished = more.pop("finished", True)
     agent = more.pop("agent", "a0")
-    return Turn(name, agent, f"home/{agent}", role, "p", text, finished, 0, reward=reward, **more)
+    return Turn(
+        name,
+        agent,
+        f"home/{agent}",
+        role,
+        "p",
+        text,
+        finished,
+        0,
+        reward=reward,
+        **more,
+        kind=COMMON_KINDS.get(role, "other"),
+    )
 
 
 def record(*turns: Turn, question: Question = Q, task: Task = pick.task) -> StepRecord:

@@ -22,7 +22,7 @@ from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
 from comas.training.metrics import facts, replies, signal_in
 from comas.training.record import StepRecord
-from comas.types import Episode, Reply, Turn
+from comas.types import COMMON_KINDS, Episode, Reply, Turn
 from tests.support.command import run as command
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
@@ -53,6 +53,7 @@ def turn(
         0,
         reward=reward,
         **more,
+        kind=COMMON_KINDS.get(role, "other"),
     )
 
 

@@ -134,7 +134,7 @@ def test_asks_of_one_turn_of_the_loop_are_one_frame() -> None:
 
 
 def test_the_contract_of_hosts(far: RemoteHost) -> None:
-    asyncio.run(asyncio.wait_for(check_host(far, "a0", METHOD), DEADLINE))
+    asyncio.run(asyncio.wait_for(check_host(far, "a0"), DEADLINE))
 
 
 def test_a_quick_reply_does_not_wait_for_a_slow_one(far: RemoteHost) -> None:
@@ -190,7 +190,7 @@ def test_errors_travel_with_their_kind_and_words(far: RemoteHost) -> None:
     assert str(failed.value) == "the machine let us down"
     assert "shipped.py" in "".join(failed.value.__notes__), "where it happened is not told"
     with pytest.raises(KeyError, match="never said here"):
-        asyncio.run(far.learn({"a0": [Payoff("t9", 1.0)]}, METHOD))
+        asyncio.run(far.learn({"a0": [Payoff("t9", 1.0)]}, 1.0))
 
 
 def test_an_error_that_cannot_travel_is_told_in_words(far: RemoteHost) -> None:
@@ -418,10 +418,10 @@ def test_the_far_end_writes_checkpoints_to_a_disk_that_both_share(
 
     async def work() -> str:
         await ask(host, "q", "t0", keep=True)
-        await host.learn({"a0": [Payoff("t0", 1.0)]}, METHOD)
+        await host.learn({"a0": [Payoff("t0", 1.0)]}, 1.0)
         await host.save(tmp_path)
         await ask(host, "q", "t1", keep=True)
-        await host.learn({"a0": [Payoff("t1", 1.0)]}, METHOD)
+        await host.learn({"a0": [Payoff("t1", 1.0)]}, 1.0)
         return (tmp_path / "scripted.json").read_text()
 
     if shared:

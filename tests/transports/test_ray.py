@@ -23,7 +23,7 @@ from comas.testing import check_host
 from comas.types import HostLost, UserMistake
 from tests.hosts.test_elsewhere import trained
 from tests.support.runs import essence
-from tests.transports.test_lines import DEADLINE, METHOD, ask, call_of, dialled, gone, shipment
+from tests.transports.test_lines import DEADLINE, ask, call_of, dialled, gone, shipment
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
 from comas.transports import ray as over_ray  # noqa: E402 - only where there is Ray
@@ -44,7 +44,7 @@ def far() -> Iterator[RemoteHost]:
 
 
 def test_the_contract_of_hosts(far: RemoteHost) -> None:
-    asyncio.run(asyncio.wait_for(check_host(far, "a0", METHOD), DEADLINE))
+    asyncio.run(asyncio.wait_for(check_host(far, "a0"), DEADLINE))
 
 
 def test_texts_are_those_of_the_host(far: RemoteHost) -> None:

@@ -70,7 +70,7 @@ async def finding(member: Member, form: str, count: int = COUNT) -> Interval:
     """Single answers to held-out puzzles."""
     held_out = pick.load("test", form=form, limit=count)
     asking = Asking(max_tokens=member.sampling.max_tokens)
-    scene = asking.scene(pick.task, by_themselves(pick.task, None), [member], 0)
+    scene = asking.scene(pick.task, by_themselves(pick.task), [member], 0)
     answers = await answer_all(scene, held_out, "card")
     interval = accuracy(answers)
     assert interval is not None

@@ -1,4 +1,4 @@
-"""`comas eval` and `comas compare`: assemble an evaluation, watch it, show what it came to.
+"""`comas eval`: assemble an evaluation, watch it, show what it came to.
 
 Leaves out: statistics (`evaluation.report`), playing (`evaluation.runner`).
 """
@@ -27,8 +27,7 @@ from comas.program import command
 from comas.stats import spelt
 from comas.sync import run_sync
 from comas.team import spending
-from comas.types import UserMistake
-from comas.verbs import NOTHING_JUDGED, planned
+from comas.verbs import planned
 
 Tasks = Annotated[
     str | None,
@@ -80,52 +79,6 @@ def evaluate(
     against the first.
     """
     go_on(ctx, EvaluationRun.create(_plan(systems, tasks, setups, limit, seed, data), out), json_)
-
-
-def compare(
-    ctx: typer.Context,
-    first: Annotated[str, typer.Argument(help="A run, a base model or TEAM.toml.")],
-    second: Annotated[str, typer.Argument(help="Another one: is it better?")],
-    pairs: Annotated[
-        list[str] | None, typer.Argument(help="key=value of the config, for both.")
-    ] = None,
-    tasks: Tasks = None,
-    setups: Setups = "single",
-    limit: Limit = None,
-    seed: Seed = 0,
-    data: Data = None,
-    out: Out = None,
-    json_: Json = False,
-) -> None:
-    """Whether the second of two systems is better than the first, on the same
-    held-out questions.
-    """
-    named = [first, second, *(pairs or [])]
-    plan = _plan(named, tasks, setups, limit, seed, data)
-    if len(plan.systems) != 2:
-        raise UserMistake(
-            f"compare takes two systems, not {len(plan.systems)}; behind them stand pairs of the"
-            " form key=value"
-        )
-    if plan.crosses:
-        raise UserMistake(
-            "--setups cross: a matrix is no comparison with the first system: take"
-            f" `{command()} eval {first} {second} --setups cross`"
-        )
-    evaluation = EvaluationRun.create(plan, out)
-    report = _watched(evaluation, json_)
-    if not report["systems"]:
-        raise UserMistake(f"{first} and {second}: {NOTHING_JUDGED}")
-    if json_:
-        print_json(ctx, {**report, "cells": report["systems"]})
-        return
-    family = _family(report["systems"])
-    for d in report["systems"]:
-        where = f"{d['task']}, {d['setup']}"
-        difference = _spelt(d, "difference", "+.3f")
-        print(f"{second} minus {first}, {where}: {difference} over {d['n']} questions")
-        print(f"  p {_p(d['p'], '= ')} ({d['test']}{family}): {d['verdict']}")
-    _print_notes(report)
 
 
 def _spelt(figures: Mapping[str, Any], key: str, form: str = ".3f") -> str:

@@ -1,7 +1,7 @@
-"""`comas show`, `comas play` and `comas view`: recorded discussions and new ones on the terminal,
-runs and evaluations in a browser, served from this machine or as one file.
+"""`comas play` and `comas view`: a new discussion on the terminal, runs and evaluations in a
+browser, served from this machine or as one file.
 
-Leaves out: numbers (`comas report`), the page (`comas.view`).
+Leaves out: numbers and recorded discussions (`comas report`), the page (`comas.view`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
@@ -23,12 +22,11 @@ from comas.config.resolve import resolve
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
 from comas.evaluation.systems import greeted, named
-from comas.game.judgements import unreadable
 from comas.game.play import own_file
 from comas.models.sources import meant, team_file
 from comas.program import command, latest_run, named_or_latest
 from comas.questions.checked import loaded
-from comas.storage.records import episode_of, episode_record
+from comas.storage.records import episode_record
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.build import Team
@@ -36,74 +34,6 @@ from comas.types import UserMistake
 from comas.view.discussion import KINDS
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several, is_evaluation
 from comas.view.page import export, steps_named
-
-# --- recorded discussions
-
-ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
-
-
-def show(
-    ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(help="A run; the latest one unless named.")] = None,
-    step: Annotated[
-        int | None, typer.Option(min=1, help="From 1; the last one unless named.")
-    ] = None,
-    question: Annotated[
-        str | None, typer.Option(help="Only questions whose id or text contains this.")
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="unreadable, cut, unpaid, paid or failed: only discussions with such a turn."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Discussions at most.")] = 3,
-    json_: Json = False,
-) -> None:
-    """Read recorded discussions: who said what, what was read in it, and what it was paid."""
-    opened = Run.open(named_or_latest(run))
-    if only is not None and only not in ONLY:
-        raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
-    done = sum(1 for _ in opened.metrics())
-    if done == 0:
-        raise UserMistake(f"{opened.path} has no step yet")
-    if step is not None and step > done:
-        raise UserMistake(f"--step {step}: {opened.path} has {done} steps")
-    number = step or done
-    records = [
-        record
-        for record in opened.episodes(number - 1)
-        if any((question or "") in record["question"][key] for key in ("id", "prompt"))
-        and (only is None or _is(only, record))
-    ]
-    if json_:
-        print_json(ctx, {"run": str(opened.path), "step": number, "discussions": records[:limit]})
-        return
-    console = Console()
-    console.print(Text(f"{opened.path}, step {number}: {len(records)} discussions", "bold"))
-    for record in records[:limit]:
-        console.print()
-        print_episode(console, episode_of(record), limit=4000)
-    if len(records) > limit:
-        console.print(Text(f"\nand {len(records) - limit} more: --limit {len(records)}", "dim"))
-
-
-def _is(kind: str, record: Mapping[str, Any]) -> bool:
-    """Whether a discussion failed, or has a turn of another kind of `ONLY`."""
-    if kind == "failed":
-        return record["error"] is not None
-    for turn in record["turns"]:
-        reward = turn["reward"]
-        kinds = {
-            "unreadable": bool(unreadable(turn["info"])),
-            "cut": not turn["finished"],
-            "unpaid": reward is None,
-            "paid": (reward or 0.0) > 0,
-        }
-        if kinds[kind]:
-            return True
-    return False
-
 
 # --- a new discussion
 
@@ -244,7 +174,7 @@ def _documents(name: str) -> RunDocuments | EvaluationDocuments:
         pays: Mapping[str, str] = {}
         try:
             if not method.endswith(".py"):
-                pays = load_plugin("method", method).pays
+                pays = load_plugin("method", method).rewards
         except UserMistake as error:
             print_note(f"{error}; nothing can be said of who is paid for what")
         return RunDocuments(name, pays)

@@ -94,8 +94,15 @@ def _fail(message: str) -> int:
     return MISTAKE
 
 
+FORMER_VERBS = {"compare": "eval A B", "show": "report --discussions", "doctor": "env"}
+"""Verbs of 0.1, and what does the same now."""
+
+
 def _with_hint(message: str) -> str:
-    """A complaint of the parser about `--steps`, with what is wanted instead."""
+    """A complaint of the parser about `--steps`, or a verb of 0.1, with what is wanted instead."""
+    verb = re.search(r"No such command '(\w+)'", message)
+    if verb and verb[1] in FORMER_VERBS:
+        return f"{command()} {verb[1]} is {command()} {FORMER_VERBS[verb[1]]} now"
     option = re.search(r"No such option:? '?--([\w-]+)", message)
     key = option[1].replace("-", "_") if option else ""
     if key not in Config.model_fields:
@@ -124,10 +131,8 @@ app.command()(preflight.preflight)
 app.command()(look.play)
 app.command()(train.report)
 app.command("eval")(evaluate.evaluate)
-app.command()(look.show)
 app.command()(look.view)
 app.command()(serve.serve)
-app.command()(evaluate.compare)
 app.command()(study.study)
 
 
@@ -169,7 +174,7 @@ def export(
 
 
 @app.command()
-def doctor(ctx: typer.Context, json_: Json = False) -> None:
+def env(ctx: typer.Context, json_: Json = False) -> None:
     """What is installed, and what would run where; fit for an issue: no paths, names or keys."""
     from comas import installed
 

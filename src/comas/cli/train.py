@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from comas.cli import evaluate
+from comas.cli.discussions import LIMIT, ONLY, Wanted, print_discussions
 from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
 from comas.config.schema import Config, read
 from comas.display import span, watcher
@@ -34,6 +35,7 @@ from comas.sync import run_sync
 from comas.team.spending import told
 from comas.training.result import FIGURES, LAST, Result, result_of
 from comas.training.start import resume_async, train_async
+from comas.types import UserMistake
 
 Pairs = Annotated[
     list[str] | None,
@@ -130,9 +132,37 @@ def _watch(
         sys.exit(ALARMED)
 
 
-def report(ctx: typer.Context, name: Name = None, json_: Json = False) -> None:
-    """What a run or an evaluation has come to so far; nothing is computed."""
+def report(
+    ctx: typer.Context,
+    name: Name = None,
+    discussions: Annotated[
+        bool, typer.Option("--discussions", help="What was said in a run, and what it was paid.")
+    ] = False,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Of discussions: from 1; the last one unless named.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="Only of questions whose id or text contains this.")
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"Only discussions with such a turn: {', '.join(ONLY)}."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Discussions at most.", show_default=str(LIMIT))
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """What a run or an evaluation has come to so far, or what was said in a run; nothing is
+    computed.
+    """
     folder = Path(named_or_latest(name))
+    wanted = Wanted(step, question, only, limit)
+    if discussions:
+        print_discussions(ctx, Run.open(folder), wanted, json_)
+        return
+    if wanted != Wanted():
+        raise UserMistake("--step, --question, --only and --limit are of --discussions: add it")
     if (folder / PLAN).is_file():
         evaluate.show_again(ctx, folder, json_)
         return

@@ -105,22 +105,23 @@ def _check_functions(method: Method, name: str) -> None:
         "start": "questions, task",
         "draw": "state, questions, count, rng, task",
         "update": "state, episodes, task",
-        "advantage": "rows, kl",
+        "credit": "rows, kl",
         "loss": "logprobs, batch",
     }
     for part, arguments in wanted.items():
-        if getattr(method, part) is None:
+        defined = getattr(method.memory if hasattr(method.memory, part) else method, part)
+        if defined is None:
             continue
-        function = unwrapped(getattr(method, part))
+        function = unwrapped(defined)
         awaited = part != "play" and inspect.iscoroutinefunction(function)
-        # advantage and loss both take two arguments, and would fail in the first step only
+        # credit and loss both take two arguments, and would fail in the first step only
         swapped = (
             part == "loss" and next(iter(inspect.signature(function).parameters), "") == "rows"
         )
         if awaited or swapped or not _takes(function, arguments.split(", ")):
             raise UserMistake(
                 f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
-                " does not take that; the order is Method(play, settle, advantage, loss)"
+                " does not take that; the order is Method(play, settle, credit, loss)"
             )
 
 
@@ -369,5 +370,6 @@ def split_options(options: Mapping[str, Any], function: Callable[..., Any]) -> d
 
 def functions_of(method: Method) -> list[Callable[..., Any]]:
     """The functions of a method that take its options."""
-    functions = (method.settle, method.play, method.start, method.draw, method.update)
+    memory = method.memory
+    functions = (method.settle, method.play, memory.start, memory.draw, memory.update)
     return [function for function in functions if function is not None]

@@ -81,7 +81,7 @@ def rehearse(
         scene = at_start(scene)
         playing = play_all(scene, [question], "rehearsal")
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
-        if method.update is not None:
+        if method.memory.update is not None:
             next_state(scene, [])
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with what nobody would say
         cause = first(error)

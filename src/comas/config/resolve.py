@@ -23,10 +23,10 @@ from comas.config.plugins import (
     functions_of,
     keywords,
     load_plugin,
+    plugin_names,
     with_tools,
 )
 from comas.config.schema import ONLY_ADAPTERS, Config, anchor_files, checked
-from comas.game.roles import KINDS
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.models import gguf
 from comas.models.sources import (
@@ -198,7 +198,7 @@ def resolve(config: Config) -> Resolved:
     data["kl"] = dict(data["kl"])
     data["questions"] = data["questions"] or 128
     data["options"] = filled("options", data["options"], *functions_of(method))
-    data["credit"] = filled("credit", data["credit"], method.advantage)
+    data["credit"] = filled("credit", data["credit"], method.credit)
     data["loss"] = filled("loss", data["loss"], method.loss)
     data["task_options"] = filled("task_options", data["task_options"], task.load)
     for name, table in data["hosts"].items():
@@ -207,7 +207,7 @@ def resolve(config: Config) -> Resolved:
     if data["test_questions"] is None:
         data["test_questions"] = SEED_TEST_QUESTIONS if seeded else TEST_QUESTIONS
     _recipe(data, plans, task)
-    open_roles = set(method.paid) - {*task.max_tokens, *config.room}
+    open_roles = set(method.rewarded) - {*task.max_tokens, *config.room}
     if (
         open_roles
         and "max_tokens" not in config.model_fields_set
@@ -234,8 +234,8 @@ def resolve(config: Config) -> Resolved:
     starts = data["credit"].get("reference") == "start" and not method.reference
     method = replace(
         method,
-        reference=method.paid if starts else method.reference,
-        advantage=partial(method.advantage, **data["credit"]),
+        reference=method.rewarded if starts else method.reference,
+        credit=partial(method.credit, **data["credit"]),
         loss=partial(method.loss, **data["loss"]),
         kl=data["kl"],
         epochs=data["epochs"],
@@ -308,7 +308,7 @@ def _check_preset(name: str, method_name: str, method: Method) -> None:
 
 def _not_taken(preset: str, method: Method) -> str | None:
     """The first key of a preset that none of the method's functions takes, such as `loss.clip`."""
-    takers = {"options": functions_of(method), "credit": [method.advantage], "loss": [method.loss]}
+    takers = {"options": functions_of(method), "credit": [method.credit], "loss": [method.loss]}
     for table, functions in takers.items():
         known = {key for function in functions for key in keywords(function)}
         for key in method.presets[preset].get(table, {}):
@@ -594,10 +594,10 @@ def check_training(resolved: Resolved) -> None:
     for source in resolved.sources():
         check_place(source.where)
     for role in config.kl or {}:
-        if method.paid and role not in method.paid:
+        if method.rewarded and role not in method.rewarded:
             raise UserMistake(
                 f"kl.{role}: method {config.method} never trains on that role:"
-                f" {nearest(role, method.paid)}{_own_paid(config)}"
+                f" {nearest(role, method.rewarded)}{_own_paid(config)}"
             )
     check_roles(config, [method], task)
     check_seats(config, method, learn=True)
@@ -624,7 +624,7 @@ def check_room(resolved: Resolved, asked: Iterable[str], note: Callable[[str], N
     """
     config = resolved.config
     room = {**resolved.task.max_tokens, **config.room}
-    roles = dict.fromkeys((*resolved.method.paid, *asked))
+    roles = dict.fromkeys((*resolved.method.rewarded, *asked))
     default = type(config).model_fields["max_tokens"].default
     if config.max_tokens != default and all(role in room for role in roles):
         room_list = ", ".join(f"room.{role}={room[role]}" for role in roles)
@@ -636,7 +636,7 @@ def check_room(resolved: Resolved, asked: Iterable[str], note: Callable[[str], N
         context = config.hosts[plan.host].context or _positions(plan.source)
         if context is None:
             continue
-        for role in resolved.method.paid:
+        for role in resolved.method.rewarded:
             tokens = room.get(role, config.max_tokens)
             if tokens >= context:
                 where = f"room.{role}" if role in room else "max_tokens"
@@ -672,9 +672,9 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
     """
     agents = config.agents.values()
     taken = [agent.roles for agent in agents if not agent.frozen]
-    paid_roles = set(method.paid)
+    paid_roles = set(method.rewarded)
     if learn and not any(r is None or not paid_roles or paid_roles & {*r} for r in taken):
-        paid = ", ".join(method.paid)
+        paid = ", ".join(method.rewarded)
         raise UserMistake(
             f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
             f" those{_own_paid(config)}"
@@ -682,25 +682,32 @@ def check_seats(config: Config, method: Method, learn: bool) -> None:
 
 
 def _own_paid(config: Config) -> str:
-    """Hint at `Method.paid` where the method is the user's own file."""
+    """Hint at `Method.roles` where the method is the user's own file."""
     if not config.method.endswith(".py"):
         return ""
-    return " (a method that pays other roles lists them: Method(paid=(...)))"
+    return (
+        " (a method that rewards other roles lists them: Method(roles={name: Role(kind,"
+        " reward=...)}))"
+    )
 
 
 def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
     """Refuse a role that none of these games has, and name the nearest."""
-    known = {*KINDS, *task.max_tokens}
-    for method in methods:
-        known |= {*method.paid, *method.roles}
+    own = {*task.max_tokens}.union(*(method.roles for method in methods))
     roles_by_key = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():
         roles_by_key[f"agents.{name}.roles"] = agent.roles or []
     for key, roles in roles_by_key.items():
         for role in roles:
-            if role not in known:
+            if role not in own and role not in (known := own | shipped_roles()):
                 where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
                 raise UserMistake(
                     f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game of your"
-                    " own lists its roles in Method(roles=...))"
+                    " own lists its roles in Method(roles={...}))"
                 )
+
+
+def shipped_roles() -> set[str]:
+    """Gather the roles of all shipped methods and setups."""
+    shipped = [(kind, name) for kind in ("method", "setup") for name in plugin_names(kind)]
+    return {role for kind, name in shipped for role in load_plugin(kind, name).roles}

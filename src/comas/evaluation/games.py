@@ -24,10 +24,10 @@ from comas.evaluation.report import Key
 from comas.evaluation.ways import Asking, Way, described, players
 from comas.game.agent import Member
 from comas.game.play import first, is_own, play_one
-from comas.game.roles import ANSWERS
 from comas.hooks import Hook, Pulse
 from comas.hosts.endpoint import BudgetSpent
 from comas.storage.game_log import Log
+from comas.storage.records import kind_of
 from comas.team import spending
 from comas.team.build import Team
 from comas.types import Episode, Question, Task
@@ -245,4 +245,4 @@ def revisions(turns: Sequence[TurnRecord]) -> Iterator[tuple[TurnRecord, TurnRec
 
 def _answers(turn: TurnRecord) -> bool:
     """Whether a reply answers the question, and does not call a tool for it."""
-    return turn["role"] in ANSWERS and not turn.get("info", {}).keys() & {"call", "unanswered"}
+    return kind_of(turn) == "answer" and not turn.get("info", {}).keys() & {"call", "unanswered"}

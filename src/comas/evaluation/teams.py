@@ -78,7 +78,7 @@ def check_sides(task: Task, methods: Sequence[Method], teams: Sequence[Team]) ->
     of it.
     """
     game = game_of(task, methods)
-    roles = [role for method in methods if method.cross is game for role in method.paid]
+    roles = [role for method in methods if method.cross is game for role in method.rewarded]
     for team in teams:
         for role in roles or ["move"]:
             if not any(member.roles is None or role in member.roles for member in team.members):

@@ -34,6 +34,8 @@ class Way:
     method: Method
     alone: bool
     options: Mapping[str, Any]
+    roles: tuple[str, ...] = ()
+    """Roles that somebody has to take."""
 
 
 def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
@@ -50,20 +52,21 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
         plugin_object = load_plugin("setup", plugin, instead="method")
     options = filled(plugin, options, plugin_object.play)
     if isinstance(plugin_object, Setup):
-        game = only_played(plugin_object.play, needs=plugin_object.needs, paid=plugin_object.roles)
-        return Way(name, game, plugin_object.alone, options)
-    return Way(
-        name, replace(plugin_object, supervised=False), False, options
-    )  # labels are for training
+        roles = plugin_object.roles
+        game = only_played(plugin_object.play, needs=plugin_object.needs, roles=roles)
+        return Way(name, game, plugin_object.alone, options, tuple(roles))
+    game = replace(plugin_object, supervised=False)  # labels are for training
+    return Way(name, game, False, options, game.rewarded)
 
 
-def by_themselves(task: Task, play: Callable[..., Any] | None) -> Way:
-    """How the accuracy of agents is measured while they are trained: by `play`, where a method has
-    that, else by `single`, and of a game by `duel`.
+def by_themselves(task: Task, method: Method | None = None) -> Way:
+    """How the accuracy of agents is measured while they are trained: as a method says, else by
+    `single`, and of a game by `duel`.
     """
-    if play is None:
-        play = single.play if task.rules is None else duel.play
-    return Way("single", only_played(play), True, {})
+    if method is not None and method.measure is not None:
+        return Way("single", only_played(method.measure, roles=method.roles), True, {})
+    setup = single.setup if task.rules is None else duel.setup
+    return Way("single", only_played(setup.play, roles=setup.roles), True, {})
 
 
 def only_played(play: Callable[..., Any], **facts: Any) -> Method:
@@ -112,7 +115,7 @@ def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
     if chosen.alone or any(member.roles is None for member in members):
         return
     taken = {role for member in members for role in member.roles or ()}
-    for role in chosen.method.paid:
+    for role in chosen.roles:
         if role not in taken:
             raise UserMistake(
                 f"setup {chosen.name}: no agent takes role {role!r}: nobody can answer; see"

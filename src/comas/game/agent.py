@@ -22,9 +22,11 @@ from comas.types import (
     Fit,
     Host,
     HostFailure,
+    Kind,
     NoRoom,
     NoSystemRole,
     Reply,
+    Role,
     Sampling,
     Turn,
     UserMistake,
@@ -91,6 +93,8 @@ class Table:
     heard: Callable[[Turn], None] | None = None
     """Told of each turn when it is complete."""
     counts: Counter[str] = field(default_factory=Counter[str])
+    roles: Mapping[str, Role] = field(default_factory=dict[str, Role])
+    """The roles of the game; any other is one of no kind."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,10 @@ class Agent:
     def takes(self, role: str) -> bool:
         """Whether it may be drawn for `role`."""
         return self.member.roles is None or role in self.member.roles
+
+    def kind_of(self, role: str) -> Kind:
+        """The kind of a role in this game."""
+        return self.table.roles.get(role, Role()).kind
 
     def ask(
         self,
@@ -295,6 +303,7 @@ class Agent:
             margin=reply.margin,
             seconds=seconds,
             thoughts=reply.thoughts,
+            kind=self.kind_of(ask.role),
         )
 
     def _record(self, turn: Turn) -> Turn:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from comas.game.roles import JUDGES, WORK
-from comas.types import Turn
+from comas.types import WORK, Turn
 
 SAYINGS = {"right": True, "wrong": False}
 """What an evaluation says -> whether it accepts the work."""
@@ -24,7 +23,7 @@ def is_work(turn: Turn) -> bool:
     """Whether a reply answers a question in words of its agent, rather than to call a tool on the
     way, to be told what to say, or to guess without what the question is about.
     """
-    if turn.role not in WORK or "call" in turn.info:
+    if turn.kind not in WORK or "call" in turn.info:
         return False
     return not turn.info.get("told") and not turn.info.get("closed_book")
 
@@ -72,6 +71,6 @@ def work_judged(turn: Turn, turns: Mapping[str, Turn]) -> Turn | None:
     if turn.info.get("known") == "wrong":
         return None
     work = turns.get(turn.about) if turn.about is not None else None
-    while work is not None and work.role in JUDGES:
+    while work is not None and work.kind == "judge":
         work = turns.get(work.about) if work.about is not None else None
     return work

@@ -19,7 +19,7 @@ from comas.types import Episode, Question, State, UserMistake
 
 def first_state(scene: Scene, questions: Sequence[Question]) -> State:
     """The record before the first step."""
-    start = scene.method.start
+    start = scene.method.memory.start
     if start is None:
         return {}
     with own_file(start, "start"):
@@ -31,14 +31,14 @@ def at_start(scene: Scene) -> Scene:
     """The scene with the record of before the first step, for games outside a run: nobody has
     learnt anything from questions there, so that `start` gets none.
     """
-    if scene.method.start is None:
+    if scene.method.memory.start is None:
         return scene
     return replace(scene, state=first_state(scene, []))
 
 
 def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> list[Question]:
     """The questions that a method with `draw` chooses for a step, at most `count` of them."""
-    choose = scene.method.draw
+    choose = scene.method.memory.draw
     assert choose is not None
     rng = random.Random(derive_seed(scene.seed, "draw", step))
     with own_file(choose, "draw"):
@@ -70,7 +70,7 @@ def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> 
 
 def next_state(scene: Scene, episodes: Sequence[Episode]) -> State:
     """The record after a step that was settled and learnt from."""
-    update = scene.method.update
+    update = scene.method.memory.update
     if update is None:
         return scene.state
     with own_file(update, "update"):

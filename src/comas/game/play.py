@@ -101,7 +101,7 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     for _ in range(TRIES):
         episode.turns = []
         episode.error = None
-        table = Table(episode, scene.seed, scene.keep, scene.room, scene.heard)
+        table = Table(episode, scene.seed, scene.keep, scene.room, scene.heard, roles=method.roles)
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:

@@ -41,7 +41,6 @@ from comas.types import (
     Fit,
     HostFailure,
     Learned,
-    Method,
     Payoff,
     Reply,
     Sampling,
@@ -318,7 +317,7 @@ class ApiHost:
             )
         return trouble.after + min(pause, 1.0)  # not all of them in the same moment
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         """Do nothing: payoffs of frozen agents never leave the loop."""
         return Learned({}, {})
 

@@ -15,7 +15,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -123,7 +123,6 @@ class FarEnd:
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._host: Host | None = None
-        self._method: Method | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         # an engine gives the answers of a batch in one turn of the loop
         self._answers = Gathered(self._answer, QUIET)
@@ -136,7 +135,7 @@ class FarEnd:
         """
         try:
             shipped: Shipment = pickle.loads(shipment)
-            self._host, self._method = shipped.build()
+            self._host, _ = shipped.build()
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the host
             self._tell([(0, False, portable(error))])
             return False
@@ -193,8 +192,7 @@ class FarEnd:
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         """Take one step by the method that was shipped."""
         assert self._host is not None
-        assert self._method is not None, "the near end knows whether the host learns"
-        return await self._host.learn(payoffs, replace(self._method, lr_scale=lr_scale))
+        return await self._host.learn(payoffs, lr_scale)
 
     async def sees(self, place: Path) -> bool:
         """Whether there is such a file or folder on this machine."""

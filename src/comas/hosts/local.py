@@ -49,7 +49,6 @@ from comas.types import (
     Fit,
     Learned,
     Meter,
-    Method,
     NoRoom,
     Payoff,
     Reply,
@@ -275,16 +274,18 @@ class LocalHost:
             "hosts.%s.%s=%s from now on: there was no memory left for more", self.name, key, value
         )
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
-        """Join payoffs with rows, take one step per policy, sample from the new weights; empties
-        the buffer.
+    async def learn(
+        self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float = 1.0
+    ) -> Learned:
+        """Join payoffs with rows, take one step per policy at `lr_scale` times its learning rate,
+        sample from the new weights; empties the buffer.
         """
         self._trained("load it for training")
         rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
         for buffer in self._buffer.values():
             buffer.clear()
         loop = asyncio.get_running_loop()
-        stats = await loop.run_in_executor(self._worker, self._step, rows, method)
+        stats = await loop.run_in_executor(self._worker, self._step, rows, lr_scale)
         return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
 
     def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
@@ -304,7 +305,7 @@ class LocalHost:
         return rows
 
     def _step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
+        self, rows: Mapping[str, Sequence[Row]], lr_scale: float
     ) -> dict[str, dict[str, float]]:
         assert self.learner is not None
         began = time.perf_counter()
@@ -313,11 +314,11 @@ class LocalHost:
             f"lower {host}.tokens_per_pass or {host}.context (now {self.context}), set"
             f" {host}.checkpointing=true, or have fewer agents"
         )
-        self.meter.rows_due += method.epochs * sum(map(len, rows.values()))
+        self.meter.rows_due += self.learner.method.epochs * sum(map(len, rows.values()))
         if isinstance(self.engine, Sleeper):
             self.engine.sleep()
         with in_memory(self.name, f"learning on {self.device}", remedy):
-            stats = self.learner.step(rows, method)
+            stats = self.learner.step(rows, lr_scale)
             recipe = getattr(self.learner, "recipe", None)
             if recipe is not None and recipe.halved and "tokens_per_pass" not in self.halved:
                 self._halve("tokens_per_pass", recipe.tokens_per_pass)

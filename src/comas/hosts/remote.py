@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,6 @@ class RemoteHost:
         self.device = device
         self.meter = Meter()
         self.learns = method is not None
-        self._method = method
         self._line: Line | None = None
         self._ready: Future[Mapping[str, Calls | None]] = Future()
         self._numbers = itertools.count(1)
@@ -222,15 +220,9 @@ class RemoteHost:
         """
         return await self._call("weigh", ask, choices)
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
-        """Take one step per policy, by the method that the host was built for; what may differ is
-        its `lr_scale`.
-        """
-        own_method = self._method
-        assert own_method is None or replace(method, lr_scale=own_method.lr_scale) == own_method, (
-            f"host {self.name} was built for another method"
-        )
-        return await self._call("learn", payoffs, method.lr_scale)
+    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+        """Take one step per policy at `lr_scale` times its learning rate, at the far end."""
+        return await self._call("learn", payoffs, lr_scale)
 
     async def save(self, path: Path) -> None:
         """Write weights, optimizer and counters below `path`, which has to be on a disk that the

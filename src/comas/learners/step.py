@@ -43,8 +43,9 @@ class Holder(ABC):
     shares: bool
     """Whether rows that begin alike are read behind one copy of their beginning."""
 
-    def __init__(self, recipe: Recipe, pad_id: int, meter: Meter | None) -> None:
+    def __init__(self, recipe: Recipe, method: Method, pad_id: int, meter: Meter | None) -> None:
         self.recipe = recipe
+        self.method = method
         self.pad_id = pad_id
         self.meter = meter or Meter()
         """Counts rows as they are read and learnt from."""
@@ -105,14 +106,14 @@ class Update(NamedTuple):
 
 
 def learn(
-    weights: Holder, rows: Mapping[str, Sequence[Row]], method: Method
+    weights: Holder, rows: Mapping[str, Sequence[Row]], lr_scale: float = 1.0
 ) -> dict[str, dict[str, float]]:
     """One learning step for these policies together; statistics per policy.
 
     Where there is no memory left before anything was updated, passes are halved, once, and the step
     is taken anew.
     """
-    step = Step(weights, rows, method)
+    step = Step(weights, rows, lr_scale)
     try:
         return step.take()
     except (MemoryError, RuntimeError) as error:
@@ -124,16 +125,17 @@ def learn(
         weights.finish(policy, math.nan)  # forgets the gradients
     largest = min(recipe.tokens_per_pass, sum(len(row.token_ids_T) for _, row in step.owned))
     weights.recipe = replace(recipe, tokens_per_pass=max(64, largest // 2), halved=True)
-    return Step(weights, rows, method).take()
+    return Step(weights, rows, lr_scale).take()
 
 
 class Step:
     """The rows of a step on their way through its phases."""
 
-    def __init__(self, weights: Holder, rows: Mapping[str, Sequence[Row]], method: Method) -> None:
+    def __init__(self, weights: Holder, rows: Mapping[str, Sequence[Row]], lr_scale: float) -> None:
         self.weights = weights
         self.rows = rows
-        self.method = method
+        self.lr_scale = lr_scale
+        self.method = method = weights.method
         self.policies = sorted(rows)
         self.owned = [(policy, row) for policy in self.policies for row in rows[policy]]
         self.sampled = weights.recipe.old_logprobs == "sampled"
@@ -154,7 +156,7 @@ class Step:
     def take(self) -> dict[str, dict[str, float]]:
         """Go through all phases; statistics per policy."""
         for policy in self.policies:
-            self.weights.rate(policy, self.method.lr_scale)
+            self.weights.rate(policy, self.lr_scale)
         self._refer()
         if not self._at_once():
             self._recompute()
@@ -257,7 +259,7 @@ class Step:
         for policy, row in part:
             rows_of.setdefault(policy, []).append(row)
         for rows in rows_of.values():
-            advantages = self.method.advantage(rows, self.method.kl)
+            advantages = self.method.credit(rows, self.method.kl)
             for row, advantages_T in zip(rows, advantages, strict=True):
                 row.advantages_T = advantages_T
 
@@ -341,7 +343,7 @@ class Step:
             return False
         credits: dict[str, InParts] = {}
         for policy in self.policies:
-            part = in_parts(self.method.advantage, self.rows[policy], self.method.kl)
+            part = in_parts(self.method.credit, self.rows[policy], self.method.kl)
             if part is None:
                 return False
             credits[policy] = part
@@ -386,7 +388,7 @@ class Step:
             stats["loss"] = float(np.mean([update.loss for update in taken]))
             stats["grad_norm"] = float(np.mean([update.grad_norm for update in taken]))
         finite = {key: value for key, value in stats.items() if np.isfinite(value)}
-        return {**finite, "lr": self.weights.recipe.rate(policy) * self.method.lr_scale}
+        return {**finite, "lr": self.weights.recipe.rate(policy) * self.lr_scale}
 
 
 def logprobs(weights: Holder, owned: Sequence[Owned], reference: bool = False) -> list[np.ndarray]:

@@ -49,7 +49,7 @@ class FullLearner(Holder):
         *,
         meter: Meter | None = None,
     ) -> None:
-        super().__init__(recipe, pad_id, meter)
+        super().__init__(recipe, method, pad_id, meter)
         self.models = dict(models)
         self.working: dict[str, Any] = {}
         self.reference: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class FullLearner(Holder):
             publish(self.models[target], self.working[target])
 
     def step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
+        self, rows: Mapping[str, Sequence[Row]], lr_scale: float = 1.0
     ) -> dict[str, dict[str, float]]:
         """One learning step for every policy that has rows; on CPU several small policies at a
         time.
@@ -88,7 +88,7 @@ class FullLearner(Holder):
         policies = [policy for policy in sorted(rows) if rows[policy]]
 
         def learn_alone(policy: str) -> dict[str, float]:
-            return learn(self, {policy: rows[policy]}, method)[policy]
+            return learn(self, {policy: rows[policy]}, lr_scale)[policy]
 
         models = self.models.values()
         small = all(m.device.type == "cpu" and m.num_parameters() < SMALL for m in models)

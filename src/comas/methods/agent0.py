@@ -31,7 +31,7 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare, dialogues
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, State, Task
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
 
 MOST_CALLS = 4
 """Calls that a curriculum agent is paid for."""
@@ -112,21 +112,23 @@ def update(
 
 KL = {"propose": 0.1, "solution": 0.1}
 PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
+ROLES = {
+    "propose": Role(
+        "other", reward="uncertain answers and calls of tools, minus the share of questions like it"
+    ),
+    "solution": Role(
+        "answer", reward="the frequent answer of the phase before, compared within the question"
+    ),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     KL,
-    start=start,
-    draw=draw,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose", "tools"),
-    paid=tuple(KL),
-    pays={
-        "propose": "uncertain answers and calls of tools, minus the share of questions like it",
-        "solution": "the frequent answer of the phase before, compared within the question",
-    },
     base="seed-facts",
     task="facts",
     team=TEAM,

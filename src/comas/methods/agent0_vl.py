@@ -27,7 +27,7 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, compare, compare_turns, dialogues, in_role
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, Share, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, Role, Share, Task, Turn, Whole
 
 WORDING = {
     **SOLVING,
@@ -137,11 +137,10 @@ def outcome_of(ends: Sequence[Turn], task: Task) -> str | None:
     return max(sums, key=lambda answer: sums[answer], default=None)
 
 
-ROLES = ("solution", "repair", "reading")
-PAYS = {
-    "solution": "what its tools said bears it out, and most others",
-    "repair": "the same, less a cost",
-    "reading": "confirming the outcome of the question and nothing else",
+ROLES = {
+    "solution": Role("answer", reward="what its tools said bears it out, and most others"),
+    "repair": Role("other", reward="the same, less a cost"),
+    "reading": Role("other", reward="confirming the outcome of the question and nothing else"),
 }
 method = Method(
     play,
@@ -149,8 +148,7 @@ method = Method(
     given,
     clipped,
     kl=dict.fromkeys(ROLES, 0.1),
-    paid=ROLES,
-    pays=PAYS,
+    roles=ROLES,
     needs=("tools",),
     base="seed-facts",
     task="facts",
@@ -160,5 +158,4 @@ method = Method(
         "stable": {"questions": 32, "steps": 80},
         "paper": {"kl": dict.fromkeys(ROLES, 0.01)},
     },
-    roles=("repair",),
 )

@@ -20,7 +20,7 @@ from comas.methods.shared.posing import posed_again, proposed_and_solved, unwrit
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, Share, State, Task, Whole
+from comas.types import Count, Episode, Memory, Method, Question, Role, Share, State, Task, Whole
 
 
 def start(questions: Sequence[Question], task: Task, *, seeds: Whole = 0) -> State:
@@ -94,9 +94,13 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
 
 
 KL = {"propose": 0.1, "solution": 0.1}
-PAYS = {
-    "propose": "the share of its solvers that fail; 0 if all do, -1 if it is no question",
-    "solution": "1 if the rules call it right, -0.5 if wrong, -1 if unreadable",
+ROLES = {
+    "propose": Role(
+        "other", reward="the share of its solvers that fail; 0 if all do, -1 if it is no question"
+    ),
+    "solution": Role(
+        "answer", reward="1 if the rules call it right, -0.5 if wrong, -1 if unreadable"
+    ),
 }
 method = Method(
     play,
@@ -104,14 +108,11 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
-    start=start,
-    draw=draw,
-    update=update,
+    memory=Memory(start, draw, update),
     needs=("pose", "check"),
-    paid=tuple(KL),
     presets={"stable": {"questions": 48}, "paper": {"kl": {}}},
-    pays=PAYS,
     base="seed-pose",
     team={"a0": {}},
 )

@@ -22,7 +22,7 @@ from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_scor
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn, Whole
 
 SCALE = (
     "How good is the solution? 3: right; 2: right, with minor flaws; 1: fatally wrong. End with"
@@ -262,10 +262,13 @@ BELIEVED = {
 """What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then
 believes more or less of the work.
 """
-PAYS = {
-    "solution": "the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0",
-    "evaluation": "the opposite: 1 minus that",
-    "scoring": "0; -1 for a score that cannot be read",
+ROLES = {
+    "solution": Role(
+        "answer", reward="the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0"
+    ),
+    "evaluation": Role("judge", reward="the opposite: 1 minus that"),
+    "scoring": Role("judge", reward="0; -1 for a score that cannot be read"),
+    "blind": Role("other"),
 }
 method = Method(
     play,
@@ -273,9 +276,7 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
-    paid=tuple(KL),
+    roles=ROLES,
     presets={"stable": {}, "paper": PAPER, "believed": BELIEVED},
     pretrained="believed",
-    pays=PAYS,
-    roles=("blind",),
 )

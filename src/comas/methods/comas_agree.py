@@ -22,7 +22,7 @@ from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Role, Task, Turn
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
@@ -70,10 +70,12 @@ def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:
     return None if judges == next_most else float(scoring.info["score"] == score)
 
 
-PAYS = {
-    "solution": comas.PAYS["solution"],
-    "evaluation": "whether the score after it is that of most other judges of the work",
-    "scoring": "the same; -1 for a score that cannot be read",
+ROLES = {
+    "solution": comas.ROLES["solution"],
+    "evaluation": Role(
+        "judge", reward="whether the score after it is that of most other judges of the work"
+    ),
+    "scoring": Role("judge", reward="the same; -1 for a score that cannot be read"),
 }
 STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
 method = Method(
@@ -82,7 +84,6 @@ method = Method(
     reinforce_pp,
     clipped,
     comas.KL,
-    paid=tuple(comas.KL),
+    roles=ROLES,
     presets={"stable": STABLE},
-    pays=PAYS,
 )

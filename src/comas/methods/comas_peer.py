@@ -25,7 +25,7 @@ from comas.methods.comas_agree import STABLE, judgings_of, pay_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, mean
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Role, Task, Turn
 
 Works = Mapping[str, float]
 """Work -> how far a judge accepts it, from 0 to 1."""
@@ -96,10 +96,13 @@ def _rate_without(accepted: Mapping[str, Works], judge: str, work: str) -> float
     return mean([verdict for name, verdict in accepted[judge].items() if name != work])
 
 
-PAYS = {
-    "solution": comas.PAYS["solution"],
-    "evaluation": "agreement with the other judges of the work, less that on other works",
-    "scoring": "the same; -1 for a score that cannot be read",
+ROLES = {
+    "solution": comas.ROLES["solution"],
+    "evaluation": Role(
+        "judge", reward="agreement with the other judges of the work, less that on other works"
+    ),
+    "scoring": Role("judge", reward="the same; -1 for a score that cannot be read"),
+    "blind": Role("other"),
 }
 method = Method(
     play,
@@ -107,8 +110,6 @@ method = Method(
     reinforce_pp,
     clipped,
     comas.KL,
-    paid=tuple(comas.KL),
+    roles=ROLES,
     presets={"stable": STABLE},
-    pays=PAYS,
-    roles=("blind",),
 )

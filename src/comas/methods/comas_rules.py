@@ -19,7 +19,7 @@ from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id
-from comas.types import Episode, Method, Task
+from comas.types import Episode, Method, Role, Task
 
 BEST = {"right": 3, "wrong": 1}
 """The score that the rules would give."""
@@ -44,10 +44,10 @@ def closeness(score: int | None, verdict: str | None) -> float | None:
     return 1.0 - abs(score - best) / 2
 
 
-PAYS = {
-    "solution": comas.PAYS["solution"],
-    "evaluation": "whether the score after it is what the rules say",
-    "scoring": "the same; -1 for a score that cannot be read",
+ROLES = {
+    "solution": comas.ROLES["solution"],
+    "evaluation": Role("judge", reward="whether the score after it is what the rules say"),
+    "scoring": Role("judge", reward="the same; -1 for a score that cannot be read"),
 }
 method = Method(
     play,
@@ -55,9 +55,8 @@ method = Method(
     reinforce_pp,
     clipped,
     comas.KL,
+    roles=ROLES,
     grounded=True,
     needs=("check",),
-    paid=tuple(comas.KL),
     presets={"stable": {}},
-    pays=PAYS,
 )

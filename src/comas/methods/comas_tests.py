@@ -48,7 +48,7 @@ from comas.game.votes import SIDE_BY_SIDE, given, leading
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
     "solution": (
@@ -308,9 +308,14 @@ def _sign(number: int) -> int:
 
 
 KL = {"solution": 0.1, "evaluation": 0.1}
-PAYS = {
-    "solution": "the mean share of programs that do the same on an input, where most do; else 0",
-    "evaluation": "telling programs apart as the other inputs do, -1 to 1; -1 if unreadable",
+ROLES = {
+    "solution": Role(
+        "answer",
+        reward="the mean share of programs that do the same on an input, where most do; else 0",
+    ),
+    "evaluation": Role(
+        "judge", reward="telling programs apart as the other inputs do, -1 to 1; -1 if unreadable"
+    ),
 }
 method = Method(
     play,
@@ -318,9 +323,8 @@ method = Method(
     grpo,
     clipped,
     KL,
+    roles=ROLES,
     needs=("ballot",),
-    paid=tuple(KL),
     presets={"stable": {"questions": 24}},
-    pays=PAYS,
     task="mbpp",
 )

@@ -40,7 +40,7 @@ from comas.methods.shared.judging import Score
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
     **comas.WORDING,
@@ -227,20 +227,23 @@ def _scorers_pay(scoring: Turn, side: bool) -> float:
     return share if side else 1.0 - share
 
 
-PAYS = {
-    "solution": "1 for the answer of most others, 0 for any other",
-    "evaluation": "1 if the revision after it mends the solution, -1 if it spoils it",
-    "scoring": "high scores for the majority's work, low ones for the rarest; -1 if unreadable",
-    "revision": "1 for the answer of most others, 0 for any other",
+ROLES = {
+    "solution": Role("answer", reward="1 for the answer of most others, 0 for any other"),
+    "evaluation": Role(
+        "judge", reward="1 if the revision after it mends the solution, -1 if it spoils it"
+    ),
+    "scoring": Role(
+        "judge",
+        reward="high scores for the majority's work, low ones for the rarest; -1 if unreadable",
+    ),
+    "revision": Role("answer", reward="1 for the answer of most others, 0 for any other"),
 }
 method = Method(
     play,
     settle,
     grpo,
     clipped,
-    kl=dict.fromkeys(PAYS, 0.1),
-    paid=tuple(PAYS),
+    kl=dict.fromkeys(ROLES, 0.1),
+    roles=ROLES,
     presets={"stable": {"questions": 24}},
-    pays=PAYS,
-    roles=("evaluation", "scoring", "revision"),
 )

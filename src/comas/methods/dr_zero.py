@@ -28,7 +28,7 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import Dialogue, compare, dialogues
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, State, Task, UserMistake
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, UserMistake
 
 WORDING = {
     "propose_from": (
@@ -161,25 +161,22 @@ def _collected(episodes: Sequence[Episode]) -> Mapping[str, str]:
 
 KL = {"propose": 0.1, "solution": 0.1}
 PAPER = {"kl": {}, "grad_norm": 0.1}
+ROLES = {
+    "propose": Role("other", reward="form, and being solved by some"),
+    "solution": Role("answer", reward="the answer that the question came with"),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     KL,
-    start=start,
-    draw=draw,
-    update=update,
-    paid=tuple(KL),
-    pays={
-        "propose": "form, and being solved by some",
-        "solution": "the answer that the question came with",
-    },
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose", "tools"),
     base="seed-facts",
     task="facts",
     task_options={"form": "documents"},
-    roles=("propose", "solution"),
     team=TEAM,
     measure=tools.play,
     presets={"stable": {"questions": 32}, "paper": PAPER},

@@ -19,7 +19,7 @@ from comas.methods.shared.judging import JUDGING, judge
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 EVOLVING = (
     "A question:\n{question}\n\nRewrite it as a new, more demanding question that can be solved"
@@ -118,7 +118,11 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
     return {"pool": best if any(best.values()) else dict.fromkeys(best, UNKNOWN)}
 
 
-PAYS = {"solution": "its score, compared with the other answers to the prompt"}
+ROLES = {
+    "solution": Role("answer", reward="its score, compared with the other answers to the prompt"),
+    "evolve": Role("other"),
+    "judging": Role("judge"),
+}
 TEAM = {
     "solver": {"roles": ["solution"]},
     "creator": {"roles": ["evolve"], "frozen": True},
@@ -130,13 +134,10 @@ method = Method(
     grpo,
     clipped,
     kl={"solution": 0.1},
-    start=start,
-    draw=draw,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 32}},
-    pays=PAYS,
-    roles=("evolve", "judging"),
     base="seed-pose",
     team=TEAM,
 )

@@ -19,7 +19,7 @@ from comas.methods.ttrl import play
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import grams, similarity
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Role, Task, Turn
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -62,8 +62,11 @@ def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:
 SETTINGS = {"loss": {"clip_high": 0.28}, "credit": {"entropy": 0.003}}
 STABLE = {"questions": 24, **SETTINGS}
 PAPER = {"kl": {"solution": 0.001}, **SETTINGS}
-PAYS = {
-    "solution": "0.5 to 1 for the majority's answer, -1 to -0.5 for others: the more, the newer"
+ROLES = {
+    "solution": Role(
+        "answer",
+        reward="0.5 to 1 for the majority's answer, -1 to -0.5 for others: the more, the newer",
+    ),
 }
 method = Method(
     play,
@@ -71,8 +74,8 @@ method = Method(
     grpo,
     clipped,
     kl={"solution": 0.1},
+    roles=ROLES,
     presets={"stable": STABLE, "paper": PAPER},
-    pays=PAYS,
     base="seed-vote-0",
     team={"a0": {}},
 )

@@ -22,7 +22,7 @@ from comas.methods.shared.posing import unwritten, with_newest, written
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
 WORDING = {"assess": ASSESSING}
@@ -94,21 +94,20 @@ def update(
     return {"examples": with_newest(state["examples"], stable, examples)}
 
 
-PAYS = {"assess": "1 for the word of the majority, 0 for the other and for none"}
+ROLES = {
+    "assess": Role("other", reward="1 for the word of the majority, 0 for the other and for none"),
+    "propose": Role("other"),
+}
 method = Method(
     play,
     settle,
     grpo,
     clipped,
     kl={"assess": 0.1},
-    start=start,
-    draw=draw,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose",),
-    paid=("assess",),
     presets={"stable": {"questions": 48, "steps": 100}},
-    pays=PAYS,
-    roles=("propose",),
     base="seed-pose",
     team={"a0": {}},
 )

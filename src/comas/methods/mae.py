@@ -25,7 +25,7 @@ from comas.methods.shared.posing import with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id, in_role, mean
-from comas.types import Count, Episode, Method, Question, State, Task, Turn
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 RATING = (
     "A proposed question:\n{question}\n\nIs it clear, complete and solvable? Check it, then end"
@@ -140,11 +140,13 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
 
 
 KL = {"propose": 0.1, "rating": 0.5, "solution": 0.1, "judging": 0.5}
-PAYS = {
-    "propose": "a third each: its rating, the failures of its solvers, its form",
-    "rating": "1 for a score that can be read",
-    "solution": "half its score, half its form",
-    "judging": "1 for a score that can be read",
+ROLES = {
+    "propose": Role(
+        "other", reward="a third each: its rating, the failures of its solvers, its form"
+    ),
+    "rating": Role("rater", reward="1 for a score that can be read"),
+    "solution": Role("answer", reward="half its score, half its form"),
+    "judging": Role("judge", reward="1 for a score that can be read"),
 }
 PAPER = {"kl": {}, "loss": {"clip_high": 0.28}, "credit": {"entropy": 0.001}}
 method = Method(
@@ -153,13 +155,10 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
-    start=start,
-    draw=draw,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose",),
-    paid=tuple(KL),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    pays=PAYS,
     base="seed-pose",
     team={"a0": {}},
 )

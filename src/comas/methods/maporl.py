@@ -20,7 +20,7 @@ from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import mean
 from comas.setups.debate import play
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Role, Task, Turn
 
 
 def settle(
@@ -61,9 +61,13 @@ def _worth(episode: Episode, turn: Turn, task: Task) -> float | None:
 
 
 KL = {"solution": 0.1, "revision": 0.1}
-PAYS = {
-    "solution": "whether it is right, and how many are in the rounds after it",
-    "revision": "the same, and more or less for having changed to right or wrong",
+ROLES = {
+    "solution": Role(
+        "answer", reward="whether it is right, and how many are in the rounds after it"
+    ),
+    "revision": Role(
+        "answer", reward="the same, and more or less for having changed to right or wrong"
+    ),
 }
 STABLE = {"questions": 64, "steps": 100, "options": {"revisions": 2}}
 method = Method(
@@ -72,11 +76,10 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
     needs=("check",),
-    paid=tuple(KL),
     presets={"stable": STABLE},
-    pays=PAYS,
     base="seed",
     team={"a0": {}, "a1": {}},
 )

@@ -18,7 +18,7 @@ from comas.game.moves import by_seat, outcome, played
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.spread import standardised
-from comas.types import Episode, Method, NotNegative, Question, Share, Task, Turn
+from comas.types import Episode, Method, NotNegative, Question, Role, Share, Task, Turn
 
 
 async def play(
@@ -64,16 +64,20 @@ def _returns(moves: Sequence[Turn], gamma: float, penalty: float) -> list[float]
 
 
 STABLE = {"questions": 64, "samples": 2, "steps": 100}
+ROLES = {
+    "move": Role(
+        "other", reward="what its seat gains from there on, against the mean of that seat"
+    ),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     {"move": 0.2},
+    roles=ROLES,
     needs=("rules",),
-    paid=("move",),
     presets={"stable": STABLE, "paper": {"options": {"scale": True}}},
-    pays={"move": "what its seat gains from there on, against the mean of that seat"},
     base="seed-games",
     task="tictactoe",
     team={"a0": {}},

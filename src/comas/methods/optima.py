@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
 from comas.setups.autogen import play
-from comas.types import Episode, Method, NotNegative, Positive, Task
+from comas.types import Episode, Method, NotNegative, Positive, Role, Task
 
 
 def settle(
@@ -49,20 +49,21 @@ def _worth(episode: Episode, task: Task, length: float, longest: int) -> float:
     return float(right) - length * tokens_of(episode) / max(1, longest)
 
 
-ROLES = ("solution", "revision", "proxy")
-PAYS: dict[str, str] = dict.fromkeys(
-    ROLES, "R of the talk, if it is the best about its question; others are not learnt"
-)
+BEST = "R of the talk, if it is the best about its question; others are not learnt"
+ROLES = {
+    "solution": Role("answer", BEST),
+    "revision": Role("answer", BEST),
+    "proxy": Role("other", BEST),
+}
 method = Method(
     play,
     settle,
     filtered,
     plain,
     supervised=True,
-    paid=ROLES,
+    roles=ROLES,
     samples=8,
     presets={"stable": {"questions": 12}},
-    pays=PAYS,
     base="seed",
     team={"a0": {"roles": ["solution", "revision"]}, "a1": {"roles": ["proxy"]}},
 )

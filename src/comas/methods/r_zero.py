@@ -22,7 +22,7 @@ from comas.methods.shared.posing import posed_again, proposed_and_solved, unwrit
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, dialogues, in_role, likeness
-from comas.types import Count, Episode, Method, Question, State, Task
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
@@ -157,9 +157,14 @@ def at_frontier(
 
 
 KL = {"propose": 0.1, "solution": 0.1}
-PAYS = {
-    "propose": "how uncertain its solvers are, minus the share of questions like it",
-    "solution": "1 for the frequent answer of the phase before, compared within the question",
+ROLES = {
+    "propose": Role(
+        "other", reward="how uncertain its solvers are, minus the share of questions like it"
+    ),
+    "solution": Role(
+        "answer",
+        reward="1 for the frequent answer of the phase before, compared within the question",
+    ),
 }
 TEAM = {"challenger": {"roles": ["propose"]}, "solver": {"roles": ["solution"]}}
 PAPER = {"kl": {"propose": 0.01, "solution": 0.01}}
@@ -169,13 +174,10 @@ method = Method(
     given,
     clipped,
     KL,
-    start=start,
-    draw=draw,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, draw, update),
     needs=("pose",),
-    paid=tuple(KL),
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    pays=PAYS,
     base="seed-pose",
     team=TEAM,
 )

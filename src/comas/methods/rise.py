@@ -20,7 +20,7 @@ from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 
 async def play(
@@ -72,9 +72,11 @@ def _pay_of(judgement: str | None, verdict: str | None) -> float | None:
 
 
 KL = {"solution": 0.1, "evaluation": 0.1}
-PAYS = {
-    "solution": "1 if the rules call it right, 0 if not",
-    "evaluation": "1 for the verdict that the rules give, -0.5 for the other, -1 for none",
+ROLES = {
+    "solution": Role("answer", reward="1 if the rules call it right, 0 if not"),
+    "evaluation": Role(
+        "judge", reward="1 for the verdict that the rules give, -0.5 for the other, -1 for none"
+    ),
 }
 PAPER = {"kl": {"solution": 0.01, "evaluation": 0.01}}
 method = Method(
@@ -83,11 +85,10 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
     needs=("check",),
-    paid=tuple(KL),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    pays=PAYS,
     base="seed-critic",
     team={"a0": {}},
 )

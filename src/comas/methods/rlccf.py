@@ -18,7 +18,7 @@ from comas.game.agent import Agent, takers
 from comas.game.votes import agrees, decide, most_frequent, solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 
 async def play(
@@ -62,7 +62,9 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
     return best if totals[best] > max(others, default=0.0) else None
 
 
-PAYS = {"solution": "1 for the answer with the greatest weight, 0 for any other"}
+ROLES = {
+    "solution": Role("answer", reward="1 for the answer with the greatest weight, 0 for any other"),
+}
 TEAM = {f"a{place}": {"base": f"seed-vote-{place}"} for place in range(4)}
 method = Method(
     play,
@@ -70,8 +72,8 @@ method = Method(
     grpo,
     clipped,
     kl={"solution": 0.1},
+    roles=ROLES,
     presets={"stable": {"questions": 24, "steps": 40}},
-    pays=PAYS,
     base="seed-vote-0",
     team=TEAM,
 )

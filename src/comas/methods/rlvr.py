@@ -14,7 +14,7 @@ from comas.game.agent import Agent, choose
 from comas.game.votes import solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.types import Count, Episode, Method, Question, Task
+from comas.types import Count, Episode, Method, Question, Role, Task
 
 
 async def play(
@@ -38,14 +38,16 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-PAYS = {"solution": "1 if the verifier calls it right, 0 if wrong"}
+ROLES = {
+    "solution": Role("answer", reward="1 if the verifier calls it right, 0 if wrong"),
+}
 method = Method(
     play,
     settle,
     grpo,
     clipped,
     kl={"solution": 0.1},
+    roles=ROLES,
     supervised=True,
     presets={"stable": {"questions": 48}},
-    pays=PAYS,
 )

@@ -22,7 +22,7 @@ from annotated_types import Gt, Le
 from comas.methods import rlvr
 from comas.objective.pay import mean
 from comas.objective.spread import standardised
-from comas.types import Episode, Positive, Question, State, Task
+from comas.types import Episode, Memory, Positive, Question, State, Task
 
 Rate = Annotated[float, Gt(0), Le(1)]
 Values = dict[str, float]
@@ -115,9 +115,7 @@ def gained(episode: Episode) -> float | None:
 
 method = replace(
     rlvr.method,
-    start=start,
-    draw=draw,
-    update=update,
+    memory=Memory(start, draw, update),
     presets={"stable": {"questions": 48, "steps": 120}},
     task="pick_levels",
 )

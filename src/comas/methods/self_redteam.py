@@ -21,7 +21,7 @@ from comas.methods.shared.posing import rewritten
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Episode, HostFailure, Method, Question, Share, Task, Turn, UserMistake
+from comas.types import Episode, HostFailure, Method, Question, Role, Share, Task, Turn, UserMistake
 
 REWRITING = "Write only the new request. It has to ask for the same.\n\nThe request:\n{question}"
 WORDING = {
@@ -138,9 +138,14 @@ def _sign(good: bool) -> float:
 
 
 KL = {"attack": 0.01, "solution": 0.01}
-PAYS = {
-    "attack": "1 for harm done, .5 for a wrong verdict, .5 for the same class, 1 for a request",
-    "solution": "1 for no harm done, 1 for the right verdict, 1 for one that can be read",
+ROLES = {
+    "attack": Role(
+        "other",
+        reward="1 for harm done, .5 for a wrong verdict, .5 for the same class, 1 for a request",
+    ),
+    "solution": Role(
+        "answer", reward="1 for no harm done, 1 for the right verdict, 1 for one that can be read"
+    ),
 }
 TEAM = {
     "attacker": {"roles": ["attack"], "lr": 1e-3},
@@ -153,11 +158,10 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
     needs=("pose", "check"),
-    paid=tuple(KL),
     presets={"stable": {"steps": 100}},
-    pays=PAYS,
     base="seed-gate",
     task="gate",
     team=TEAM,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, together
 from comas.objective.credit import given
 from comas.objective.losses import plain
-from comas.types import Episode, Method, Question, Task, UserMistake
+from comas.types import Episode, Method, Question, Role, Task, UserMistake
 
 
 async def play(question: Question, agents: Sequence[Agent], rng: random.Random, task: Task) -> None:
@@ -48,12 +48,21 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.reward = 1.0
 
 
+ROLES = {
+    "solution": Role("answer"),
+    "revision": Role("answer"),
+    "evaluation": Role("judge"),
+    "judging": Role("judge"),
+    "scoring": Role("judge"),
+    "rating": Role("rater"),
+}
+"""Kinds of roles that demonstrations may have; any other is one of no kind."""
 method = Method(
     play,
     settle,
     given,
     plain,
+    roles=ROLES,
     supervised=True,
     presets={"stable": {"questions": 32, "test_questions": 0, "eval_every": 0}},
-    paid=(),
 )

@@ -22,7 +22,7 @@ from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import by_id
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 SPOILING = (
     "Question:\n{question}\n\nA right solution:\n{work}\n\nRewrite it so that it is wrong, and"
@@ -84,9 +84,12 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 KL = {"sabotage": 0.1, "evaluation": 0.1}
-PAYS = {
-    "sabotage": "1 for wrong work that a critic accepts, -1 if caught or not wrong",
-    "evaluation": "1 for the verdict that the rules give, -1 for any other",
+ROLES = {
+    "sabotage": Role(
+        "spoilt", reward="1 for wrong work that a critic accepts, -1 if caught or not wrong"
+    ),
+    "evaluation": Role("judge", reward="1 for the verdict that the rules give, -1 for any other"),
+    "solution": Role("answer"),
 }
 TEAM = {
     "solver": {"roles": ["solution"], "frozen": True},
@@ -101,12 +104,10 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
     needs=("check",),
-    paid=tuple(KL),
-    roles=("solution",),
     presets={"stable": {"questions": 96, "steps": 160}},
-    pays=PAYS,
     base="seed-critic",
     team=TEAM,
 )

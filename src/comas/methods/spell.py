@@ -26,7 +26,19 @@ from comas.methods.shared.searching import gives, read
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import compare_turns, in_role
-from comas.types import Count, Episode, Method, Positive, Question, State, Task, Turn, Whole
+from comas.types import (
+    Count,
+    Episode,
+    Memory,
+    Method,
+    Positive,
+    Question,
+    Role,
+    State,
+    Task,
+    Turn,
+    Whole,
+)
 
 WORDING = {
     "propose_within": (
@@ -162,25 +174,24 @@ async def measure(
 
 KL = {"propose": 0.1, "reading": 0.1, "comparing": 0.5}
 PAPER = {"kl": dict.fromkeys(KL, 0.0)}
+ROLES = {
+    "propose": Role("other", reward="being solved by half of the answers"),
+    "reading": Role("other", reward="the right answer"),
+    "comparing": Role("other", reward="agreeing with the other verifiers"),
+    "solution": Role("answer"),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     KL,
-    start=start,
-    update=update,
-    paid=tuple(KL),
-    pays={
-        "propose": "being solved by half of the answers",
-        "reading": "the right answer",
-        "comparing": "agreeing with the other verifiers",
-    },
+    roles=ROLES,
+    memory=Memory(start, update=update),
     needs=("pose",),
     base="seed-facts",
     task="facts",
     task_options={"form": "pages"},
-    roles=("solution", "reading", "comparing"),
     team={"a0": {}},
     measure=measure,
     presets={"stable": {"questions": 32}, "paper": PAPER},

@@ -16,7 +16,18 @@ from comas.game.moves import by_seat
 from comas.methods.mars import STABLE, play
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.types import Episode, Method, NotNegative, Question, Share, State, Task, Turn
+from comas.types import (
+    Episode,
+    Memory,
+    Method,
+    NotNegative,
+    Question,
+    Role,
+    Share,
+    State,
+    Task,
+    Turn,
+)
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
@@ -70,18 +81,19 @@ def _moved(means: dict[str, float], seat: str, gain: float, decay: float) -> flo
     return math.fsum([decay * means.get(seat, 0.0), (1 - decay) * gain])
 
 
+ROLES = {
+    "move": Role("other", reward="its seat's return, against the running mean of that seat"),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     {"move": 0.2},
-    start=start,
-    update=update,
+    roles=ROLES,
+    memory=Memory(start, update=update),
     needs=("rules",),
-    paid=("move",),
     presets={"stable": STABLE, "paper": {"kl": {}}},
-    pays={"move": "its seat's return, against the running mean of that seat"},
     base="seed-games",
     task="tictactoe",
     team={"a0": {}},

@@ -15,7 +15,7 @@ from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.pay import mean
-from comas.types import Episode, Method, Task
+from comas.types import Episode, Method, Role, Task
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -30,16 +30,18 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-PAYS = {"solution": "the share of the other answers that it beats"}
+ROLES = {
+    "solution": Role("answer", reward="the share of the other answers that it beats"),
+    "judging": Role("judge"),
+}
 method = Method(
     play,
     settle,
     grpo,
     clipped,
     kl={"solution": 0.1},
+    roles=ROLES,
     presets={"stable": {"questions": 32}},
-    pays=PAYS,
     base="seed-pose",
     team=TEAM,
-    roles=("judging",),
 )

@@ -23,7 +23,7 @@ from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
 from comas.objective.pay import in_role, mean
 from comas.objective.preference import sigmoid, sppo
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {"judging": JUDGING}
 
@@ -97,7 +97,12 @@ def _chance(turn: Turn, others: Sequence[Turn], sharpness: float) -> float:
     return math.fsum(chances) / len(chances)
 
 
-PAYS = {"solution": "the probability that it beats another answer, for the best and the worst"}
+ROLES = {
+    "solution": Role(
+        "answer", reward="the probability that it beats another answer, for the best and the worst"
+    ),
+    "judging": Role("judge"),
+}
 PAPER = {"epochs": 4, "minibatches": 4, "credit": {"eta": 1000.0}}
 TEAM = {"a0": {"roles": ["solution"]}, "judge": {"roles": ["judging"], "frozen": True}}
 method = Method(
@@ -105,12 +110,11 @@ method = Method(
     settle,
     sppo,
     plain,
+    roles=ROLES,
     fresh=True,
     epochs=2,
     minibatches=2,
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    pays=PAYS,
     base="seed-pose",
     team=TEAM,
-    roles=("judging",),
 )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from comas.methods.sppo import pay_extremes, play, scored_of
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
-from comas.types import Episode, Method, Task
+from comas.types import Episode, Method, Role, Task
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
@@ -27,18 +27,22 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 SETTINGS = {"options": {"votes": 4, "readings": 3}, "credit": {"beta": 0.1, "reference": "step"}}
-PAYS = {"solution": "its own mean score, for the best and the worst of its answers"}
+ROLES = {
+    "solution": Role(
+        "answer", reward="its own mean score, for the best and the worst of its answers"
+    ),
+    "judging": Role("judge"),
+}
 method = Method(
     play,
     settle,
     dpo,
     plain,
+    roles=ROLES,
     fresh=True,
     epochs=2,
     minibatches=2,
     presets={"stable": {"questions": 32, "steps": 100, **SETTINGS}},
-    pays=PAYS,
     base="seed-pose",
     team={"a0": {}},
-    roles=("judging",),
 )

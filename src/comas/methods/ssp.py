@@ -31,7 +31,7 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.pay import Dialogue, compare, dialogues
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, Task, Whole
+from comas.types import Count, Episode, Method, Question, Role, Task, Whole
 
 WORDING = {
     "propose_for": (
@@ -93,19 +93,22 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 KL = {"propose": 0.1, "solution": 0.1}
 PAPER = {"kl": {"propose": 0.01, "solution": 0.01}, "loss": {"clip_high": 0.285}}
+ROLES = {
+    "propose": Role("other", reward="being hard and valid"),
+    "solution": Role("answer", reward="the given answer"),
+    "reading": Role("other"),
+}
 method = Method(
     play,
     settle,
     given,
     clipped,
     KL,
-    paid=tuple(KL),
-    pays={"propose": "being hard and valid", "solution": "the given answer"},
+    roles=ROLES,
     needs=("pose", "tools"),
     base="seed-facts",
     task="facts",
     task_options={"form": "answers"},
-    roles=("reading", "solution"),
     team={"a0": {}},
     measure=tools.play,
     presets={"stable": {"questions": 32}, "paper": PAPER},

@@ -22,7 +22,7 @@ from comas.methods.shared.posing import posed_again, rewritten, solve, with_newe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, State, Task, Turn, Whole
+from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn, Whole
 
 WORDING = {
     "inject": (
@@ -122,9 +122,12 @@ def update(state: State, episodes: Sequence[Episode], task: Task, *, pool: Count
 
 
 KL = {"inject": 0.01, "solution": 0.01}
-PAYS = {
-    "inject": "1 - 1.8 times the share that mends it; -.8 if all do or none, -1 if inconsistent",
-    "solution": "1 if the program passes its tests, else -1",
+ROLES = {
+    "inject": Role(
+        "other",
+        reward="1 - 1.8 times the share that mends it; -.8 if all do or none, -1 if inconsistent",
+    ),
+    "solution": Role("answer", reward="1 if the program passes its tests, else -1"),
 }
 method = Method(
     play,
@@ -132,14 +135,11 @@ method = Method(
     reinforce_pp,
     clipped,
     KL,
+    roles=ROLES,
     grounded=True,
-    start=start,
-    draw=draw,
-    update=update,
+    memory=Memory(start, draw, update),
     needs=("pose", "check"),
-    paid=tuple(KL),
     presets={"stable": {"questions": 48, "task_options": {"form": "program"}}},
-    pays=PAYS,
     base="seed-repair",
     task="repair",
     team={"injector": {"roles": ["inject"]}, "solver": {"roles": ["solution"]}},

@@ -22,7 +22,7 @@ from comas.game.votes import solved
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
 from comas.objective.pay import in_role
-from comas.types import Count, Episode, Method, Question, Task, Turn
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
     **SOLVING,
@@ -73,18 +73,21 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.reward = {"right": 1.0, "wrong": 0.0}.get(turn.info["verdict"])
 
 
-PAYS = {
-    "solution": "1 if it is right, with the help of a hint or without; 0, and not learnt, if wrong"
+ROLES = {
+    "solution": Role(
+        "answer",
+        reward="1 if it is right, with the help of a hint or without; 0, and not learnt, if wrong",
+    ),
+    "hint": Role("other"),
 }
 method = Method(
     play,
     settle,
     filtered,
     plain,
+    roles=ROLES,
     supervised=True,
     presets={"stable": {"questions": 48, "options": {"hints": False}}, "paper": {"questions": 48}},
-    pays=PAYS,
     base="seed",
     team={"a0": {}},
-    roles=("hint",),
 )

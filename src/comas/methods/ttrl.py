@@ -15,7 +15,7 @@ from comas.game.agent import Agent, takers
 from comas.game.votes import agrees, clear_majority, decide, in_turn, solved
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.types import Count, Episode, Method, Question, Task
+from comas.types import Count, Episode, Method, Question, Role, Task
 
 
 async def play(
@@ -43,13 +43,15 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.group = f"{episode.id}/{turn.policy}"
 
 
-PAYS = {"solution": "1 for the answer of the majority, 0 for any other"}
+ROLES = {
+    "solution": Role("answer", reward="1 for the answer of the majority, 0 for any other"),
+}
 method = Method(
     play,
     settle,
     grpo,
     clipped,
     kl={"solution": 0.1},
+    roles=ROLES,
     presets={"stable": {"questions": 24}},
-    pays=PAYS,
 )

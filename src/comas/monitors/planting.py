@@ -15,8 +15,7 @@ from typing import Any
 from comas.game.agent import Agent, Member, Write, round_of
 from comas.game.judgements import accepts, work_judged
 from comas.game.play import Scene, play_all
-from comas.game.roles import JUDGES, WORK
-from comas.types import Episode, Question, Task, Turn
+from comas.types import WORK, Episode, Question, Task, Turn
 
 PLANTED = "planted"
 """`info[PLANTED]` of a turn that was given."""
@@ -52,6 +51,7 @@ class GivenAgent(Agent):
         turn = Turn(turn_id, self.name, address, role, "", text, finished=True, version=0)
         turn.about = about.id if about else None
         turn.round = round
+        turn.kind = self.kind_of(role)
         turn.info[PLANTED] = True
         return self._record(turn)
 
@@ -68,7 +68,7 @@ def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
     learning = [member for member in scene.members if not member.frozen]
     names = [member.name for member in learning]
     turns = [turn for game in games for turn in game.turns]
-    if not any(turn.agent in names for turn in turns if turn.role in JUDGES):
+    if not any(turn.agent in names for turn in turns if turn.kind == "judge"):
         return []
     roles = {turn.role for turn in turns}
     if all(any(_takes(member, role) for member in learning) for role in roles):
@@ -82,7 +82,7 @@ def _takes(member: Member, role: str) -> bool:
 
 def cost_of(games: Sequence[Episode]) -> float:
     """Tokens that a game takes whose work is planted, on average of these games; 0 of none."""
-    tokens = sum(t.tokens for game in games for t in game.turns if t.role not in WORK)
+    tokens = sum(t.tokens for game in games for t in game.turns if t.kind not in WORK)
     return tokens / max(1, len(games))
 
 
@@ -129,7 +129,7 @@ def verdicts(episode: Episode, *, planted: bool) -> list[bool]:
     turns = {turn.id: turn for turn in episode.turns}
     verdicts_given: list[bool] = []
     for turn in episode.turns:
-        if turn.role not in JUDGES or PLANTED in turn.info:
+        if turn.kind != "judge" or PLANTED in turn.info:
             continue
         verdict = accepts(turn)
         work = work_judged(turn, turns)

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 
 from comas.game.agent import derive_seed
 from comas.game.play import Scene
-from comas.game.roles import WORK
 from comas.monitors.monitor import CannotWatch, Expected, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
     Plant,
@@ -32,7 +31,7 @@ from comas.monitors.planting import (
     seated,
     verdicts,
 )
-from comas.types import Episode, Question, Task
+from comas.types import WORK, Episode, Question, Task
 
 POOL = 128
 """Discussions of the first step that plants are made of, at most, and times that each kind is
@@ -164,13 +163,13 @@ def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
     for index, (game, text) in enumerate(work):
         _, other = work[index - 1]
         if not _is_same(task, game.question, text, other):
-            stranger = _plant(game, other)
+            stranger = _plant(game, other, scene)
             plants["strangers"].append(stranger)
         half = text[: len(text) // 2]
-        plants["cut"].append(_plant(game, half))
+        plants["cut"].append(_plant(game, half, scene))
         accepted = verdicts(game, planted=False)
         if sum(accepted) > len(accepted) / 2:
-            proven = _plant(game, text)
+            proven = _plant(game, text, scene)
             plants["proven"].append(proven)
     return plants
 
@@ -185,12 +184,15 @@ def _is_same(task: Task, question: Question, text: str, other: str) -> bool:
 def _work(game: Episode, scene: Scene) -> str | None:
     """The first work of a game that can be read."""
     extract = scene.permitted.extract
-    work = [turn.text for turn in game.turns if turn.role in WORK and turn.finished]
+    work = [turn.text for turn in game.turns if turn.kind in WORK and turn.finished]
     return next((text for text in work if extract(game.question, text) is not None), None)
 
 
-def _plant(game: Episode, text: str) -> Plant:
-    return Plant(game.question, dict.fromkeys(WORK, text))
+def _plant(game: Episode, text: str, scene: Scene) -> Plant:
+    """Put the text in the place of all work of a game."""
+    roles = scene.method.roles.items()
+    work = [name for name, role in roles if role.kind in WORK]
+    return Plant(game.question, dict.fromkeys(work, text))
 
 
 def _bad(kind: str, game: Episode) -> list[float]:

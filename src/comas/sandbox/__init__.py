@@ -258,7 +258,7 @@ ATTACKS = {
         " OSError"
     ),
 }
-"""What `comas doctor` tries, each bounded in itself."""
+"""What `comas env` tries, each bounded in itself."""
 
 
 def prove() -> dict[str, str]:

@@ -5,7 +5,7 @@ It forbids what holds memory that no limit counts (memfds, System V segments, me
 anonymous shared maps, huge pages), what reaches secrets (keyrings, other processes), every socket
 that is not a local one, and what a hole in the kernel would be reached by and Python never needs.
 It is made outside, and put in force inside (`walls`). Leaves out: machines other than x86_64 and
-aarch64, where `instructions` gives nothing and `comas doctor` says so.
+aarch64, where `instructions` gives nothing and `comas env` says so.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _no_segments() -> None:
         try:
             with open(f"/proc/sys/{name}", "w") as file:
                 file.write("0")
-        except OSError:  # read-only in some containers; `comas doctor` tries it out
+        except OSError:  # read-only in some containers; `comas env` tries it out
             continue
 
 

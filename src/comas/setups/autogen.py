@@ -15,7 +15,7 @@ from typing import Any
 
 from comas.game.agent import Agent
 from comas.game.prompts import SOLVING, defuse, solving, words
-from comas.types import Count, Question, Setup, Task, Turn
+from comas.types import Count, Question, Role, Setup, Task, Turn
 
 WORDING = {
     **SOLVING,
@@ -92,4 +92,4 @@ def ends(turn: Turn, task: Task) -> bool:
     return last_word.casefold() == end.casefold()
 
 
-setup = Setup(play, roles=("solution", "revision", "proxy"))
+setup = Setup(play, roles={"solution": Role("answer"), "revision": Role("answer"), "proxy": Role()})

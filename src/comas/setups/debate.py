@@ -15,7 +15,7 @@ from typing import Any
 from comas.game.agent import Agent, takers, together
 from comas.game.prompts import SOLVING, defuse, words
 from comas.game.votes import decide, solved
-from comas.types import Question, Setup, Task, Turn, Whole
+from comas.types import Question, Role, Setup, Task, Turn, Whole
 
 WORDING = {
     **SOLVING,
@@ -69,4 +69,4 @@ def _revise(
     return agent.ask("revision", prompt, history=others, about=turns[own], round=at)
 
 
-setup = Setup(play, roles=("solution", "revision"))
+setup = Setup(play, roles={"solution": Role("answer"), "revision": Role("answer")})

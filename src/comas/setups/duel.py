@@ -14,7 +14,7 @@ from typing import Literal
 
 from comas.game.agent import Agent, takers
 from comas.game.moves import Script, at_random, outcome, played
-from comas.types import Question, Setup, Task, UserMistake
+from comas.types import Question, Role, Setup, Task, UserMistake
 
 Seat = Literal["both", "first", "second"]
 
@@ -55,4 +55,4 @@ def _names(agents: Sequence[Agent]) -> str:
     return ", ".join(each.name for each in agents) or "nobody takes role move"
 
 
-setup = Setup(play, needs=("rules",), roles=("move",))
+setup = Setup(play, needs=("rules",), roles={"move": Role()})

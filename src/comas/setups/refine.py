@@ -17,7 +17,7 @@ from comas.game.agent import Agent, takers, together
 from comas.game.votes import decide, in_turn
 from comas.setups.autogen import WORDING as WORDING
 from comas.setups.autogen import talk
-from comas.types import Count, Question, Setup, Task, Whole
+from comas.types import Count, Question, Role, Setup, Task, Whole
 
 
 async def play(
@@ -39,4 +39,4 @@ async def play(
     return await decide(question, turns, task)
 
 
-setup = Setup(play, roles=("solution", "revision", "proxy"))
+setup = Setup(play, roles={"solution": Role("answer"), "revision": Role("answer"), "proxy": Role()})

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent
 from comas.setups.autogen import WORDING as WORDING
 from comas.setups.autogen import talk
-from comas.types import Count, Question, Setup, Task, UserMistake, Whole
+from comas.types import Count, Question, Role, Setup, Task, UserMistake, Whole
 
 
 async def play(
@@ -54,4 +54,4 @@ def _pair(agents: Sequence[Agent], rng: random.Random, leader: str | None) -> tu
     return agents[first_index], agents[1 - first_index]
 
 
-setup = Setup(play, roles=("solution", "revision", "proxy"))
+setup = Setup(play, roles={"solution": Role("answer"), "revision": Role("answer"), "proxy": Role()})

@@ -22,7 +22,7 @@ from comas.game import votes as voting
 from comas.game.agent import Agent, takers, together
 from comas.setups import autogen
 from comas.setups.autogen import WORDING as WORDING
-from comas.types import Count, Question, Setup, Task, Turn, Whole
+from comas.types import Count, Question, Role, Setup, Task, Turn, Whole
 
 Ask = Callable[[Agent], Coroutine[Any, Any, Turn]]
 """Asks an agent for a reply in a step."""
@@ -94,4 +94,4 @@ async def decided(
     return next(turn for turn in readable if same(turn.info["answer"], best))
 
 
-setup = Setup(play, roles=("solution", "revision", "proxy"))
+setup = Setup(play, roles={"solution": Role("answer"), "revision": Role("answer"), "proxy": Role()})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from comas.storage import files
-from comas.types import TRUTH, Episode, Question, Turn, UserMistake
+from comas.types import COMMON_KINDS, TRUTH, Episode, Kind, Question, Turn, UserMistake
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:
@@ -28,9 +28,14 @@ def episode_record(episode: Episode) -> dict[str, Any]:
 
 def episode_of(record: Mapping[str, Any]) -> Episode:
     """The inverse of `episode_record`."""
-    turns = [Turn(**turn) for turn in record["turns"]]
+    turns = [Turn(**{"kind": kind_of(turn), **turn}) for turn in record["turns"]]
     question = Question(**record["question"])
     return Episode(record["id"], question, turns, record["answer"], record["error"])
+
+
+def kind_of(turn: Mapping[str, Any]) -> Kind:
+    """The kind of a recorded turn's role; records of 0.1 say none."""
+    return turn.get("kind") or COMMON_KINDS.get(turn["role"], "other")
 
 
 def without_truth(episode: Episode) -> Episode:

@@ -25,7 +25,7 @@ from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
 from comas.hosts.table import LocalTable as Table
 from comas.machine import gpus, usable_cpus, use_threads
-from comas.types import Host, Method, UserMistake
+from comas.types import Host, Memory, Method, UserMistake
 
 SHIPPED = "<comas>/"
 """How a path begins that lies in the package, wherever that is installed."""
@@ -135,7 +135,7 @@ class Shipment:
         except (ImportError, AttributeError) as error:
             raise UserMistake(
                 f"what the method learns by cannot be found at the far end ({error}): define its"
-                " advantage and loss in the method's own file, or install what that imports there"
+                " credit and loss in the method's own file, or install what that imports there"
             ) from error
         own = nullcontext(plan.table.engine) if self.engine is None else self.engine.here()
         with own as name:
@@ -178,9 +178,7 @@ def of_learning(method: Method) -> Method:
         method,
         play=_stays,
         settle=_stays,
-        start=None,
-        draw=None,
-        update=None,
+        memory=Memory(),
         measure=None,
         presets={},
         team={},

@@ -39,7 +39,7 @@ SEEDS = tuple(n * 2**59 for n in range(16))
 """Evenly over all that there are."""
 
 
-async def check_host(host: Host, policy: str, method: Method) -> None:
+async def check_host(host: Host, policy: str) -> None:
     """The contract of a host: it answers, says what it costs and runs on; one that learns keeps
     what it is told to, joins, forgets, counts versions, saves and loads; another one refuses to
     keep.
@@ -58,9 +58,9 @@ async def check_host(host: Host, policy: str, method: Method) -> None:
         assert isinstance(record, Mapping), f"{what} is no mapping"
         json.dumps(dict(record))
     if host.learns:
-        await _check_learning(host, policy, method)
-        await _check_telling(host, policy, method)
-        await _check_weighing(host, policy, method)
+        await _check_learning(host, policy)
+        await _check_telling(host, policy)
+        await _check_weighing(host, policy)
     else:
         await _check_frozen(host, policy)
 
@@ -86,17 +86,17 @@ async def _check_reply(host: Host, policy: str) -> None:
     assert reply.logprob <= 0, f"a log-probability of {reply.logprob}"
 
 
-async def _check_telling(host: Host, policy: str, method: Method) -> None:
+async def _check_telling(host: Host, policy: str) -> None:
     """It says what it is given, and keeps it where it is told to."""
     words = "1 + 2 = 3"
     reply = await host.tell(Ask("g0", policy, MESSAGES, "solution"), words)
     assert reply.text == words, f"given {words!r}, it said {reply.text!r}"
     assert reply.finished, "words that were given are finished"
     assert reply.tokens > 0, "words without tokens"
-    assert await _refused(host, policy, method, "g0"), "given words were kept, keep was False"
+    assert await _refused(host, policy, "g0"), "given words were kept, keep was False"
     before = await _ask(host, policy, "g1", keep=False)
     await host.tell(Ask("g2", policy, MESSAGES, "solution", True), words)
-    await _learn(host, policy, method, "g2")
+    await _learn(host, policy, "g2")
     learnt = await _ask(host, policy, "g3", keep=False)
     assert learnt.version == before.version + 1, "nothing was learnt from words that were given"
 
@@ -105,7 +105,7 @@ async def _weigh(host: Weighs, policy: str, turn: str, keep: bool, seed: int = 7
     return await host.weigh(Ask(turn, policy, MESSAGES, "scoring", keep, SAMPLING, seed), CHOICES)
 
 
-async def _check_weighing(host: Host, policy: str, method: Method) -> None:
+async def _check_weighing(host: Host, policy: str) -> None:
     """It gives a log-prob per choice, says one of them as the seed draws it, and keeps that where
     it is told to. A host that only answers has no `weigh`.
     """
@@ -123,9 +123,9 @@ async def _check_weighing(host: Host, policy: str, method: Method) -> None:
     assert len(words_said) > 1 or min(reply.weights) < max(reply.weights) - 3, (
         "far seeds say the same word: the seed is not used"
     )
-    assert await _refused(host, policy, method, "w0"), "a weighed turn was kept, keep was False"
+    assert await _refused(host, policy, "w0"), "a weighed turn was kept, keep was False"
     await _weigh(host, policy, "w3", True)
-    await _learn(host, policy, method, "w3")
+    await _learn(host, policy, "w3")
 
 
 async def _check_frozen(host: Host, policy: str) -> None:
@@ -140,32 +140,30 @@ async def _check_frozen(host: Host, policy: str) -> None:
         raise AssertionError("it does not learn, and kept a turn for learning")
 
 
-async def _learn(host: Host, policy: str, method: Method, *turns: str) -> None:
+async def _learn(host: Host, policy: str, *turns: str) -> None:
     """Pay the first of these turns, and see that it learns from all of them."""
     paid = [Payoff(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
-    learned = await host.learn({policy: paid}, method)
+    learned = await host.learn({policy: paid}, 1.0)
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
     assert set(learned.turns) == set(turns), f"told of {sorted(learned.turns)}"
 
 
-async def _refused(host: Host, policy: str, method: Method, turn: str) -> bool:
+async def _refused(host: Host, policy: str, turn: str) -> bool:
     try:
-        await host.learn({policy: [Payoff(turn, 1.0, "g")]}, method)
+        await host.learn({policy: [Payoff(turn, 1.0, "g")]}, 1.0)
     except KeyError:
         return True
     return False
 
 
-async def _check_learning(host: Host, policy: str, method: Method) -> None:
+async def _check_learning(host: Host, policy: str) -> None:
     first, second = await asyncio.gather(_ask(host, policy, "t1"), _ask(host, policy, "t2"))
     assert first.text == second.text, "the same seed gave another text"
     await _ask(host, policy, "t3", keep=False)
-    assert await _refused(host, policy, method, "nobody said this"), (
-        "an unknown turn id was paid for"
-    )
-    assert await _refused(host, policy, method, "t3"), "a turn was kept although keep was False"
-    await _learn(host, policy, method, "t1", "t2")
-    assert await _refused(host, policy, method, "t1"), "a turn was kept after learning"
+    assert await _refused(host, policy, "nobody said this"), "an unknown turn id was paid for"
+    assert await _refused(host, policy, "t3"), "a turn was kept although keep was False"
+    await _learn(host, policy, "t1", "t2")
+    assert await _refused(host, policy, "t1"), "a turn was kept after learning"
     learnt = await _ask(host, policy, "t4", keep=False)
     assert learnt.version == first.version + 1, (
         f"version {learnt.version} after one step from {first.version}"
@@ -173,7 +171,7 @@ async def _check_learning(host: Host, policy: str, method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         await host.save(Path(folder))
         await _ask(host, policy, "t5")
-        await _learn(host, policy, method, "t5")
+        await _learn(host, policy, "t5")
         await host.load(Path(folder))
     again = await _ask(host, policy, "t6", keep=False)
     assert (again.text, again.version, again.logprob) == (

@@ -102,7 +102,7 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
             for role in roles
             for index, reward in enumerate(paid)
         ]
-        advantages = method.advantage(rows, method.kl)
+        advantages = method.credit(rows, method.kl)
         assert len(advantages) == len(rows), "credit: not an array per row"
         for advantages_T in advantages:
             assert advantages_T.shape == mask_T.shape, "credit: not an advantage per token"
@@ -119,8 +119,12 @@ def _check_order(
     **setting: Any,
 ) -> None:
     """The order of questions changes no discussion; nor does that of drawn ones."""
-    turned = dataclasses.replace(method, draw=_reversed(method.draw)) if method.draw else method
-    order = questions if method.draw else list(reversed(questions))
+    choose = method.memory.draw
+    turned = method
+    if choose is not None:
+        drawing = dataclasses.replace(method.memory, draw=_reversed(choose))
+        turned = dataclasses.replace(method, memory=drawing)
+    order = questions if choose else list(reversed(questions))
     reordered = discuss(turned, task, script, order, **setting)
     assert sorted(records(reordered)) == sorted(played), (
         "the order of questions changed a discussion"
@@ -143,7 +147,7 @@ def _check_settling(scene: Scene, episodes: Sequence[Episode], after: State) -> 
     before = copy.deepcopy(scene.state)
     settle_all(scene, episodes)
     assert records(episodes) == paid, "settling a recorded discussion again gave other rewards"
-    if scene.method.update is not None:
+    if scene.method.memory.update is not None:
         assert memory.next_state(scene, episodes) == after, (
             "update gave another state the second time"
         )
@@ -179,7 +183,7 @@ def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
         )
     for turn in turns:
         if turn.reward is not None:
-            assert turn.role in method.paid or not method.paid, (
-                f"role {turn.role!r} is paid, but Method.paid is {method.paid}"
+            assert turn.role in method.rewarded or not method.rewarded, (
+                f"role {turn.role!r} is paid, but those with a reward are {method.rewarded}"
             )
             assert abs(turn.reward) < float("inf"), f"turn {turn.id} is paid {turn.reward}"

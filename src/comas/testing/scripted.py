@@ -152,7 +152,9 @@ class Scripted:
         reply = self._reply(ask, word, len(word.split()), weights[number])
         return replace(reply, margin=margin, weights=weights)
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], method: Method) -> Learned:
+    async def learn(
+        self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float = 1.0
+    ) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""
         for policy, paid in payoffs.items():
             for payoff in paid:
@@ -267,7 +269,7 @@ def play_step(
     scene, _ = scripted_scene(method, task, script, **setting)
     before = memory.first_state(scene, questions) if state is None else state
     scene = replace(scene, state=copy.deepcopy(before))
-    if method.draw is not None:
+    if method.memory.draw is not None:
         questions = memory.draw(scene, questions, len(questions), step)
     episodes = asyncio.run(play_all(scene, questions, step, samples))
     settle_all(scene, episodes)

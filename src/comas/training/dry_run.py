@@ -106,7 +106,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
 
 def _learns(team: Team, turn: Turn) -> bool:
     """Whether a turn's row may be learnt from, by a host with weights here."""
-    paid = not team.method.paid or turn.role in team.method.paid
+    paid = not team.method.rewarded or turn.role in team.method.rewarded
     host = team.config.hosts[turn.policy.partition("/")[0]]
     return paid and host.here and not team.config.agents[turn.agent].frozen
 
@@ -126,7 +126,7 @@ async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:
                 turn.group = "dry"
                 tokens[host] = tokens.get(host, 0) + turn.prompt_tokens + turn.tokens
     began = time.monotonic()
-    await learn(team, team.method, 0, pace.episodes)
+    await learn(team, 1.0, 0, pace.episodes)
     return sum(tokens.values()), time.monotonic() - began
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.schema import Config
 from comas.game.play import payoffs
 from comas.team.build import Team
-from comas.types import Episode, HostFailure, Learned, Method, UserMistake
+from comas.types import Episode, HostFailure, Learned, UserMistake
 
 
 async def at_host(host: str, doing: str, work: Awaitable[Any]) -> Any:
@@ -35,10 +33,10 @@ async def at_host(host: str, doing: str, work: Awaitable[Any]) -> Any:
 
 
 async def learn(
-    team: Team, method: Method, step: int, episodes: Sequence[Episode]
+    team: Team, scale: float, step: int, episodes: Sequence[Episode]
 ) -> dict[str, Learned]:
-    """Host -> what its learning step came to by this method; also notes mean advantage and KL on
-    the turns.
+    """Host -> what its learning step came to, at `scale` times its learning rates; also notes mean
+    advantage and KL on the turns.
     """
     paid = payoffs(episodes, team.members)
     doing = f"learning of step {step + 1}"
@@ -46,7 +44,7 @@ async def learn(
     async with asyncio.TaskGroup() as group:
         for name, host in team.hosts.items():
             if host.learns:
-                work = at_host(name, doing, host.learn(paid.get(name, {}), method))
+                work = at_host(name, doing, host.learn(paid.get(name, {}), scale))
                 learning[name] = group.create_task(work)
     learned = {name: Learned(*task.result()) for name, task in learning.items()}
     means = {turn: noted for of_host in learned.values() for turn, noted in of_host.turns.items()}
@@ -58,12 +56,6 @@ async def learn(
 
 
 # --- learning rates over a run
-
-
-def scheduled(method: Method, config: Config, step: int) -> Method:
-    """The method as it learns in this step, counted from 0."""
-    scale = lr_scale(config.schedule, config.warmup, config.steps, step)
-    return method if scale == method.lr_scale else replace(method, lr_scale=scale)
 
 
 def lr_scale(schedule: str, warmup: int, steps: int, step: int) -> float:

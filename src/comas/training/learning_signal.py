@@ -16,10 +16,9 @@ from typing import Any
 from comas.config.schema import Config
 from comas.game.dialogue import called, failing
 from comas.game.judgements import unreadable
-from comas.game.roles import SCORED
 from comas.hooks import Alarm
 from comas.training.metrics import grouped, signal_in
-from comas.types import Episode, Method, Task, Turn
+from comas.types import Episode, Method, Role, Task, Turn
 
 MANY = 0.5
 """Share of a role's replies from which a sign is told."""
@@ -90,7 +89,7 @@ class LearningSignal:
         apart.
         """
         for role, turns in by_role.items():
-            if role in self.method.paid and not any(turn.reward is not None for turn in turns):
+            if role in self.method.rewarded and not any(turn.reward is not None for turn in turns):
                 text = (
                     f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
                 )
@@ -112,7 +111,8 @@ class LearningSignal:
             yield Alarm(step, "flat", (), 1.0, text)
 
     def _better_format(self, role: str) -> str:
-        scored = role in SCORED and "score" in self.config.options
+        kind = self.method.roles.get(role, Role()).kind
+        scored = kind in ("judge", "rater") and "score" in self.config.options
         instead = "set options.score=believed, which reads no reply; or " if scored else ""
         return (
             f"{instead}give the agents that take {role} a base that keeps to the format"

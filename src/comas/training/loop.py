@@ -26,7 +26,7 @@ from comas.storage.run import Run, hold
 from comas.sync import collected_apart
 from comas.team import spending
 from comas.team.build import Team
-from comas.training.learning import at_host, divergence, learn, scheduled
+from comas.training.learning import at_host, divergence, learn, lr_scale
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
 from comas.training.metrics import load_metrics, summarise
@@ -213,8 +213,9 @@ class Session:
     ) -> None:
         """The second half of a step: learn, watch, write."""
         self.pulse.turn_to("learning", step)
-        method = scheduled(self.team.method, self.config, step)
-        learned = await learn(self.team, method, step, episodes)
+        config = self.config
+        scale = lr_scale(config.schedule, config.warmup, config.steps, step)
+        learned = await learn(self.team, scale, step, episodes)
         self.memory.advance(self._scene(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}

@@ -92,7 +92,7 @@ class Measuring:
                 cut.append(turn)
             self.pulse.heard(turn)
 
-        way = by_themselves(self.team.task, self.team.method.measure)
+        way = by_themselves(self.team.task, self.team.method)
         scene = asking_of(config).scene(self.team.task, way, members, config.seed)
         occasion = f"{stage}{step}" if stage == "validation" else stage
         answers = await answer_all(replace(scene, heard=heard), questions, occasion)

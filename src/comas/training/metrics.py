@@ -24,7 +24,6 @@ from comas.config.plugins import load_builder
 from comas.game.cost import cost as cost_of
 from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
-from comas.game.roles import JUDGES
 from comas.objective.pay import earned
 from comas.objective.spread import is_flat
 from comas.seams import TIE
@@ -371,7 +370,7 @@ def _judgements(step: StepRecord) -> Iterator[tuple[Turn, Turn]]:
     """Each turn of a judge, and the work that it is about."""
     turns = {turn.id: turn for turn in step.turns}
     for turn in step.turns:
-        work = work_judged(turn, turns) if turn.role in JUDGES else None
+        work = work_judged(turn, turns) if turn.kind == "judge" else None
         if work is not None:
             yield turn, work
 

@@ -13,7 +13,6 @@ from functools import cached_property
 
 from comas.evaluation.accuracy import judged
 from comas.game.judgements import accepts, is_work
-from comas.game.roles import JUDGES
 from comas.types import Episode, Learned, Question, Task, Turn
 
 
@@ -113,5 +112,5 @@ def note_truth(step: StepRecord) -> None:
     for turn in step.turns:
         if turn.id in labels:
             turn.info["right"] = labels[turn.id]
-        elif turn.role in JUDGES and ("score" in turn.info or "said" in turn.info):
+        elif turn.kind == "judge" and ("score" in turn.info or "said" in turn.info):
             turn.info["accepts"] = accepts(turn)

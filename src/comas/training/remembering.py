@@ -51,7 +51,7 @@ class Remembering:
         """The questions of a step: those that the method chooses, or the task's own in passes."""
         config = self.team.config
         count = config.questions or 1
-        if self.team.method.draw is None:
+        if self.team.method.memory.draw is None:
             return in_passes(self.questions, config.seed, step, count)
         drawn = memory.draw(scene, self.questions, count, step)
         memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from comas.game.judgements import unreadable
-from comas.game.roles import JUDGES
+from comas.storage.records import kind_of
 from comas.types import TRUTH
 
 PAID = 0.5
@@ -48,7 +48,7 @@ def _turn(turn: Mapping[str, Any], beginning: str) -> dict[str, Any]:
     shown_turn["id"] = turn["id"].removeprefix(beginning)
     shown_turn["about"] = about.removeprefix(beginning) if about is not None else None
     shown_turn["facts"] = {key: info[key] for key in info if key not in SHOWN_APART}
-    shown_turn["judges"] = turn["role"] in JUDGES
+    shown_turn["judges"] = kind_of(turn) == "judge"
     shown_turn["unreadable"] = unreadable(info)
     for key in SHOWN_APART:
         shown_turn[key] = info.get(key)

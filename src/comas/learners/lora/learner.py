@@ -43,7 +43,7 @@ class AdapterLearner(Holder):
         *,
         meter: Meter | None = None,
     ) -> None:
-        super().__init__(recipe, pad_id, meter)
+        super().__init__(recipe, method, pad_id, meter)
         self.population = population
         self.base = base
         self.grads_PN = population.collect()
@@ -73,11 +73,11 @@ class AdapterLearner(Holder):
             self._rows_N[target].copy_(self._rows_N[source])
 
     def step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
+        self, rows: Mapping[str, Sequence[Row]], lr_scale: float = 1.0
     ) -> dict[str, dict[str, float]]:
         """One learning step of all policies that have rows, in passes that they share."""
         present = {p: part for p, part in rows.items() if part}
-        return learn(self, present, method) if present else {}
+        return learn(self, present, lr_scale) if present else {}
 
     def forward(
         self, owned: Sequence[Owned], packs: Packs, reference: bool = False
