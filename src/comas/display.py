@@ -165,6 +165,14 @@ def speed(progress: Progress) -> str:
     return f"{progress.tokens:,} tokens{now}"
 
 
+def varied(variety: Mapping[str, float]) -> Iterator[str]:
+    """How varied the work of a step was: different answers to a question, nats per token."""
+    if "distinct" in variety:
+        yield f"{variety['distinct']:.1f} of {variety['answers']:.1f} answers differ"
+    if "entropy" in variety:
+        yield f"entropy {variety['entropy']:.2f}"
+
+
 def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Per role what was cut or could not be read, where there is any: `scoring 3 of 8 cut, 5 of 8
     unreadable`.
@@ -284,7 +292,8 @@ class Lines(Quiet):
             tokens += f" ({metrics['step_tokens'] / seconds:,.0f}/s)"
         rewards = metrics.get("rewards", {}).items()
         reward = " ".join(f"{role} {value:+.2f}" for role, value in rewards)
-        parts = [f"{tokens}; reward {reward}", *lost(metrics.get("replies", ())), self.left]
+        parts = [f"{tokens}; reward {reward}", *varied(metrics.get("variety", {}))]
+        parts += [*lost(metrics.get("replies", ())), self.left]
         facts = "; ".join(filter(None, parts))
         self._say(f"{done}: {span(self.said - self.began)}, {facts}")
 

@@ -14,7 +14,7 @@ from tests.support.run_folders import run, step
 __all__ = ["run"]
 
 STEPS = [
-    {"pay": {"n": 4, "accuracy": 0.25, "auc": 0.5}, "coverage": {"distinct": 1.2}},
+    {"pay": {"n": 4, "accuracy": 0.25, "auc": 0.5}, "variety": {"distinct": 1.2}},
     {"pay": {"n": 6, "accuracy": 0.75, "auc": None}, "judges": {"scoring": {"n": 3}}},
     {"rewards": {}},
 ]
@@ -24,7 +24,7 @@ def test_means_are_over_the_steps_that_have_a_figure() -> None:
     assert mean_figures(STEPS) == {
         "judges": {"scoring": {"n": 3}},
         "pay": {"step": {"n": 5, "accuracy": 0.5, "auc": 0.5}},
-        "coverage": {"step": {"distinct": 1.2}},
+        "variety": {"step": {"distinct": 1.2}},
     }
 
 
@@ -40,7 +40,7 @@ def test_lines_leave_out_what_is_not_there() -> None:
     result = Result(Path(), len(STEPS), 0, 0.0, figures=mean_figures(STEPS))
     assert list(figure_lines(result))[1:] == [
         "  pay: accuracy 0.50, auc 0.50",
-        "  coverage: distinct 1.20",
+        "  variety: distinct 1.20",
     ]
     assert mean_figures([{"rewards": {}}]) == mean_figures([]) == {}
     assert list(figure_lines(Result(Path(), 1, 0, 0.0))) == []

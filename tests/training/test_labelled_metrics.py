@@ -15,12 +15,12 @@ from comas.storage.records import without_truth
 from comas.tasks import pick
 from comas.training.metrics import at_frontier, balanced, load_metrics, summarise
 from comas.training.record import StepRecord, note_truth
-from comas.types import COMMON_KINDS, Episode, Question, Task, Turn
+from comas.types import COMMON_KINDS, Episode, Learned, Question, Task, Turn
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
 WRONG = "1 + 2 = 3 + 10 = 13"
-NAMES = ("pay", "judges", "coverage", "posed")
+NAMES = ("pay", "judges", "variety", "posed")
 
 
 def turn(name: str, text: str = "", reward: float | None = None, **more: Any) -> Turn:
@@ -151,7 +151,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_one() -> None:
     assert pass_at(4, 3, 2) == 1.0
 
 
-def test_coverage_of_questions_that_were_answered_several_times() -> None:
+def test_variety_of_questions_that_were_answered_several_times() -> None:
     turns = [
         turn("solution0", RIGHT, info={"answer": "1 2 4"}),
         turn("solution1", WRONG),  # the task reads it
@@ -159,16 +159,36 @@ def test_coverage_of_questions_that_were_answered_several_times() -> None:
         turn("solution3", WRONG, round=1),
     ]
     step = record(*turns)
-    assert metrics(step)["coverage"] == pytest.approx({"questions": 1, "answers": 3, "distinct": 2})
-    coverage = load_metrics(["coverage"])["coverage"]
-    assert coverage(record(turn("solution0", RIGHT))) is None
+    assert metrics(step)["variety"] == pytest.approx({"questions": 1, "answers": 3, "distinct": 2})
+    variety = load_metrics(["variety"])["variety"]
+    assert variety(record(turn("solution0", RIGHT))) is None
+
+
+def test_entropy_is_the_mean_surprise_of_tokens_that_learning_policies_drew() -> None:
+    drawn = [turn("solution0", RIGHT), turn("solution1", WRONG), turn("scoring0", "3")]
+    for one, (tokens, logprob) in zip(drawn, [(10, -4.0), (30, -16.0), (1, -9.0)], strict=True):
+        one.tokens = tokens
+        one.logprob = logprob
+    drawn[2].info["weights"] = [-1.0, -2.0]  # a choice that was weighed
+    frozen = turn("evaluation0", "wrong")
+    frozen.policy = "home/judge"
+    frozen.tokens = 50
+    policy = drawn[0].policy
+    host, name = policy.split("/")
+    learned = {host: Learned({name: {}}, {})}
+    variety = load_metrics(["variety"])["variety"]
+    found = variety(StepRecord([Episode("0/q/0", Q, [*drawn, frozen])], learned, pick.task))
+    assert found is not None
+    assert found["entropy"] == pytest.approx(20 / 40)
+    # runs of 0.1 name it otherwise
+    assert load_metrics(["coverage"]).keys() == {"variety"}
 
 
 def test_several_discussions_of_a_question_are_counted_together() -> None:
     episodes = [Episode(f"0/q/{n}", Q, [turn(f"solution{n}", RIGHT)]) for n in range(2)]
     failed = Episode("0/q/2", Q, [turn("solution2", WRONG)], error="lost")
-    coverage = load_metrics(["coverage"])["coverage"]
-    found = coverage(StepRecord([*episodes, failed], {}, pick.task))
+    variety = load_metrics(["variety"])["variety"]
+    found = variety(StepRecord([*episodes, failed], {}, pick.task))
     assert found is not None
     assert (found["answers"], found["distinct"]) == (2, 1.0)
 
@@ -202,7 +222,7 @@ def test_posed_questions_are_judged_by_the_rules() -> None:
         }
     )
     assert found["pay"]["auc"] == 1.0
-    assert found["coverage"]["answers"] == 3  # two proposals of one question
+    assert found["variety"]["answers"] == 3  # two proposals of one question
 
 
 def test_posed_questions_without_answers_or_rules_say_less() -> None:

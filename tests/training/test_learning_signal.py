@@ -278,3 +278,91 @@ def test_a_tool_most_of_whose_calls_fail_is_told_once() -> None:
     assert len(told) < 200
     assert not news(watch, 1, [Episode("0/q/0", Q, talk)])
     assert not news(signs("method=agent0"), 0, [Episode("0/q/0", Q, [called(None), called(None)])])
+
+
+# --- policies that did not move
+
+STILL = {"home/a0": {"grad_norm": 0.0, "loss": 0.0}}
+
+
+def told_of(step: int, turns: list[Turn], policies: Any = STILL, watch: Any = None) -> list[str]:
+    watch = watch or signs()
+    alarms = watch.news(watch.signs(step, episodes(turns), policies))
+    return [alarm.text for alarm in alarms if alarm.kind == "still"]
+
+
+def test_groups_of_one_are_told_in_the_first_step() -> None:
+    turns = [turn("solution", float(n % 2), group=f"q{n}") for n in range(6)]
+    (text,) = told_of(0, turns)
+    assert "home/a0 learns nothing of its 6 rewarded replies" in text
+    assert "each group of solution has one reply" in text
+    assert "samples=4" in text
+
+
+def test_groups_that_are_split_by_policy_are_told_apart() -> None:
+    both = ("home/a0", "home/a1")
+    turns = [turn("solution", float(n), group="q", policy=p) for n, p in enumerate(both)]
+    turns += [turn("solution", float(n), group="r", policy=p) for n, p in enumerate(both)]
+    policies = {policy: {"grad_norm": 0.0} for policy in both}
+    texts = told_of(0, turns, policies)
+    assert len(texts) == 2
+    assert all("replies of other policies are not compared" in text for text in texts)
+
+
+@pytest.mark.parametrize("group", [None, "q"])
+def test_equal_rewards_are_told_after_three_steps_and_once(group: str | None) -> None:
+    watch = signs()
+    turns = [turn("solution", 0.5, group=group) for _ in range(7)]
+    assert told_of(0, turns, STILL, watch) == []
+    assert told_of(1, turns, STILL, watch) == []
+    (text,) = told_of(2, turns, STILL, watch)
+    assert "all rewards that are compared are equal" in text
+    assert told_of(3, turns, STILL, watch) == []
+
+
+def test_a_step_that_moved_begins_the_count_anew() -> None:
+    watch = signs()
+    turns = [turn("solution", 0.5) for _ in range(7)]
+    moved = {"home/a0": {"grad_norm": 0.3}}
+    for step, policies in enumerate([STILL, STILL, moved, STILL, STILL]):
+        assert told_of(step, turns, policies, watch) == []
+
+
+def test_a_method_with_groups_of_one_says_so_while_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each answer is its own group, so that grpo has nothing to compare it with."""
+    monkeypatch.chdir(tmp_path)
+    Path("alone.py").write_text(ALONE)
+    keys = ["method=./alone.py", "steps=1", "questions=8", "test_questions=0", "eval_every=0"]
+    assert command(["train", *keys, "agents=2", "monitors=[]", "out=run"], monkeypatch) == 0
+    said = capsys.readouterr()
+    assert "each group of solution has one reply" in said.out + said.err
+    assert "moved 0 of 1 steps" in said.out + said.err
+    (notes,) = [step["notes"] for step in Run(Path("run")).metrics()]
+    assert len(notes) == 2
+
+
+ALONE = '''"""Answers that are rewarded by their length, each compared with itself."""
+
+from comas.game.agent import choose
+from comas.game.prompts import solving
+from comas.objective.credit import grpo
+from comas.objective.losses import clipped
+from comas.types import Method, Role
+
+
+async def play(question, agents, rng, task):
+    solution = await choose(agents, rng, "solution").ask("solution", solving(question, task))
+    return solution.text
+
+
+def settle(episodes, task):
+    for episode in episodes:
+        for turn in episode.turns:
+            turn.reward = float(len(turn.text))
+            turn.group = episode.question.id
+
+
+method = Method(play, settle, grpo, clipped, roles={"solution": Role("answer", reward="length")})
+'''

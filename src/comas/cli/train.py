@@ -188,6 +188,7 @@ def print_summary(console: Console, result: Result) -> None:
         *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
         *_fallen(result),
         *figure_lines(result),
+        *_unmoved(result),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(result),
         *told(result.api),
@@ -195,6 +196,13 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _unmoved(result: Result) -> Iterator[str]:
+    """Policies that fewer than half of the steps changed: such a run may have learnt nothing."""
+    for policy, steps in result.moved.items():
+        if 2 * steps < result.steps:
+            yield f"{policy}: moved {steps} of {result.steps} steps"
 
 
 FALLEN = 0.1
@@ -247,6 +255,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "accuracy": {name: i and interval_record(i) for name, i in result.accuracy.items()},
         "gain": result.gain and interval_record(result.gain),
         "last_steps": result.figures,
+        "moved": result.moved,
         "notes": result.notes,
         "alarms": result.alarms,
         "ended_by_alarm": result.ended_by_alarm,

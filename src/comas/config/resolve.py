@@ -158,7 +158,7 @@ them (docs/config.md).
 
 METRICS = (
     *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
-    *("acceptance", "coverage", "posed", "tools"),
+    *("acceptance", "variety", "posed", "tools"),
 )
 """Metrics of every step (`training.metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")

@@ -230,7 +230,7 @@ class Session:
         if self.asked.validation and (step + 1) % self.config.eval_every == 0:
             figures, validated = await self.measuring.validated(self.asked.validation, step + 1)
             metrics |= figures
-        signs = self.signal.signs(step, episodes)
+        signs = self.signal.signs(step, episodes, metrics["policies"])
         seen = Seen(step, episodes, metrics["policies"], validated)
         metrics["monitors"], alarms = self.watching.read(seen)
         metrics["notes"] = [news.text for news in (*signs, *alarms)]

@@ -38,10 +38,14 @@ Figures = dict[str, float]
 """Name -> value, of those that are known."""
 
 
+FORMER = {"coverage": "variety"}
+"""What runs of 0.1 call a metric -> its name now."""
+
+
 def load_metrics(names: Sequence[str]) -> dict[str, Metric]:
     """Name in metrics.jsonl -> function; an error for a name that is none."""
     metrics: dict[str, Metric] = {}
-    for name in names:
+    for name in (FORMER.get(name, name) for name in names):
         if name.endswith(".py"):
             metrics[Path(name).stem] = load_builder("metrics", name, "metrics").metric
         elif name in METRICS:
@@ -220,24 +224,47 @@ def tools(step: StepRecord) -> list[dict[str, Any]] | None:
 # --- of answers and questions
 
 
-def coverage(step: StepRecord) -> Figures | None:
-    """How varied the answers to one question are: the number of `questions` that were answered more
-    than once in the step, and the mean numbers of `answers` to each and of `distinct` ones among
-    them: readable, by the game or the task, and not written alike. None where there is no such
-    question. Answers after a discussion (later rounds, revisions) are not independent.
+def variety(step: StepRecord) -> Figures | None:
+    """How varied the work of a step is: nothing can be learnt by comparing works that are one.
+
+    `entropy` is the mean entropy per sampled token of the policies that learn, in nats: that of the
+    engine's own distribution at the agent's temperature, estimated without bias by the mean of
+    -log p over the tokens that were drawn. Of `questions` that were answered more than once in the
+    step: the mean numbers of `answers` to each and of `distinct` readable ones among them, as the
+    task tells answers apart, or else as texts. Later rounds and revisions are left out of these,
+    since they have seen others. None of what is not known.
     """
     first = [turn for turn in step.turns if turn.role == "solution" and turn.round == 0]
     solutions = [turn for turn in first if is_work(turn)]
     by_question = grouped((step.questions[t.id].id, t) for t in solutions if t.id in step.questions)
     several = [turns for turns in by_question.values() if len(turns) > 1]
-    if not several:
-        return None
-    different = [{_answer(turn, step) for turn in turns} - {None} for turns in several]
-    return {
-        "questions": len(several),
-        "answers": mean([len(turns) for turns in several]),
-        "distinct": mean([len(answers) for answers in different]),
-    }
+    figures: Figures = {}
+    if several:
+        figures["questions"] = len(several)
+        figures["answers"] = mean([len(turns) for turns in several])
+        figures["distinct"] = mean([_distinct_answers(turns, step) for turns in several])
+    learning = {f"{host}/{policy}" for host, one in step.learned.items() for policy in one.policies}
+    sampled = [turn for turn in step.turns if turn.policy in learning and _is_sampled(turn)]
+    if tokens := sum(turn.tokens for turn in sampled):
+        figures["entropy"] = -math.fsum(turn.logprob for turn in sampled) / tokens
+    return figures or None
+
+
+def _is_sampled(turn: Turn) -> bool:
+    """Whether all tokens of a turn were drawn by its policy; those of a choice that was weighed and
+    of words that were given were not.
+    """
+    return "weights" not in turn.info and "told" not in turn.info
+
+
+def _distinct_answers(turns: Sequence[Turn], step: StepRecord) -> int:
+    """Different readable answers among those to one question."""
+    answers = [answer for turn in turns if (answer := _answer(turn, step)) is not None]
+    distinct: list[str] = []
+    for answer in dict.fromkeys(answers):
+        if not any(step.task.same(answer, other) for other in distinct):
+            distinct.append(answer)
+    return len(distinct)
 
 
 def _answer(turn: Turn, step: StepRecord) -> str | None:
@@ -246,6 +273,8 @@ def _answer(turn: Turn, step: StepRecord) -> str | None:
         return noted
     if "answer" in turn.info or not turn.finished:
         return None
+    if not callable(step.task.extract):
+        return turn.text
     return step.task.extract(step.questions[turn.id], turn.text)
 
 
@@ -399,7 +428,7 @@ METRICS: dict[str, Metric] = {
     metric.__name__: metric
     for metric in (
         *(rewards, kl, lengths, cost, counts, replies, signal, facts),
-        *(acceptance, coverage, posed, tools, pay, judges),
+        *(acceptance, variety, posed, tools, pay, judges),
     )
 }
 """Those that are shipped, by name."""

@@ -22,7 +22,7 @@ LAST = 10
 FIGURES = {
     "pay": ("accuracy", "precision", "recall", "auc"),
     "judges": ("balanced", "accepts_right", "accepts_wrong"),
-    "coverage": ("distinct",),
+    "variety": ("distinct", "entropy"),
     "posed": ("valid", "distinct", "solvable", "frontier"),
 }
 """Metric -> its figures that say most."""
@@ -56,6 +56,8 @@ class Result:
     """Of all steps so far."""
     figures: Figures = field(default_factory=dict[str, Any])
     """Means of the last steps, against labels where there are any."""
+    moved: dict[str, int] = field(default_factory=dict[str, int])
+    """Policy -> the steps that changed its weights, of all `steps`."""
     notes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """`first` and `last` -> what was noted in that step."""
     api: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -105,6 +107,7 @@ def result_of(run: Run, seconds: float) -> Result:
         spent=spent,
         step_seconds=math.fsum(metrics["seconds"] for metrics in steps),
         figures=mean_figures(steps[-LAST:]),
+        moved=moved_in(steps),
         notes={
             name: [note for metrics in end for note in metrics.get("notes", [])]
             for name, end in (("first", steps[:1]), ("last", steps[-1:]))
@@ -112,6 +115,16 @@ def result_of(run: Run, seconds: float) -> Result:
         api=run.spent(),
         config=config,
     )
+
+
+def moved_in(steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Count per policy that learns the steps in which its gradient was not 0."""
+    moved: dict[str, int] = {}
+    for step in steps:
+        for policy, statistics in step.get("policies", {}).items():
+            changed = bool(statistics.get("grad_norm")) and not statistics.get("skipped")
+            moved[policy] = moved.get(policy, 0) + changed
+    return moved
 
 
 def mean_figures(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

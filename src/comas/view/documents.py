@@ -23,7 +23,17 @@ PLAN = "evaluation.json"
 """What an evaluation's folder has, and a run's has not."""
 STEP_KEYS = (
     *("step", "rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "pay"),
-    *("judges", "acceptance", "coverage", "posed", "notes", "tokens", "seconds", "validation"),
+    *(
+        "judges",
+        "acceptance",
+        "variety",
+        "coverage",
+        "posed",
+        "notes",
+        "tokens",
+        "seconds",
+        "validation",
+    ),
     "validation_by_agent",
 )
 """Of metrics.jsonl, what the page draws."""

@@ -53,6 +53,11 @@ const CHARTS = [
     [0, 1], (step) => step.pay && { accuracy: step.pay.accuracy, precision: step.pay.precision,
       recall: step.pay.recall }],
   ["Rewards", "mean over paid turns, by role", "", null, (step) => step.rewards],
+  ["Different answers to one question", "where it was answered more than once: works that are one cannot be compared", "", null,
+    (step) => { const variety = step.variety || step.coverage;  // of runs before 0.2
+      return variety && variety.distinct !== undefined && { distinct: variety.distinct }; }],
+  ["Entropy", "mean per sampled token of the policies that learn", "nats", null,
+    (step) => step.variety && step.variety.entropy !== undefined && { entropy: step.variety.entropy }],
   ["KL", "mean log(policy / reference) per token", "nats", null, (step) => step.kl],
   ["Replies that cannot be read", "share of the role's replies", "", [0, 1],
     (step) => shares(step.replies, "unreadable")],
@@ -66,8 +71,6 @@ const CHARTS = [
     (step) => summed(step.cost, "role", (row) => row.tokens)],
   ["Generated tokens by agent", "of each step", "tokens", null,
     (step) => summed(step.cost, "agent", (row) => row.tokens)],
-  ["Distinct answers to one question", "where it was answered more than once", "", null,
-    (step) => step.coverage && { distinct: step.coverage.distinct }],
   ["Posed questions", "shares of proposals", "", [0, 1], (step) => step.posed && {
     valid: step.posed.valid, solvable: step.posed.solvable, "at the frontier": step.posed.frontier }],
   ["Time of a step", "", "s", null, (step) => ({ step: step.seconds })],
