@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.config.resolve import check_training, resolve
-from comas.config.schema import read
+from comas.config.resolve import check_training
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
 from comas.methods import comas_tests
@@ -29,6 +28,7 @@ from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
+from tests.support import runs
 from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 
 needs_sandbox = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
@@ -403,12 +403,12 @@ def test_a_team_without_critics_is_told() -> None:
     assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
     told = ["method=comas_tests", "lr=1e-5", 'agents.a0.roles=["solution"]']
     with pytest.raises(UserMistake, match="no agent takes role 'evaluation'"):
-        check_training(resolve(read(None, told)))
+        check_training(runs.resolved(told))
 
 
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:
     with pytest.raises(UserMistake, match="comas_tests needs a task with `ballot`, and task pick"):
-        resolve(read(None, ["method=comas_tests", "task=pick"]))
+        runs.resolved(["method=comas_tests", "task=pick"])
 
 
 @needs_data
