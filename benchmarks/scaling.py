@@ -100,8 +100,6 @@ def study(base: str, seeds: Sequence[int], tokens: int, out: Path) -> dict[str, 
     host = {
         "base": base,
         "learner": "full",
-        "old_logprobs": "recomputed",
-        "share_prompts": False,
         "checkpointing": False,
         "tokens_per_pass": TOKENS_PER_PASS,
         "max_rows": MAX_ROWS,

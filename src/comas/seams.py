@@ -180,10 +180,6 @@ class EnginePlan:
     """Tokens that prompt and reply share."""
     max_rows: int = 512
     """Rows that are decoded at once, at most."""
-    prove_every: int = 4
-    """Where an engine has weights of its own: it compares log-probs with the learner's at each so
-    many-th publish of an adapter, besides the first two.
-    """
     learns: bool = True
     """Whether weights are going to be published."""
     host: str = "<name>"

@@ -12,13 +12,13 @@ import torch
 
 import comas
 from comas import sandbox
-from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import clean, discussion
 from comas.estimate import parameters
 from comas.machine import Memory
 from comas.models.sources import seed_models
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.command import run
 
 MISTAKES = [
@@ -62,14 +62,12 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
 
 def test_presets_and_overrides() -> None:
-    stable, paper = (resolve(read(None, [f"preset={p}"])).config for p in ("stable", "paper"))
+    stable, paper = (runs.resolved([f"preset={p}"]).config for p in ("stable", "paper"))
     assert stable.kl == {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
     assert paper.kl == {}
     assert paper.credit["normalise"] == "all"
     assert not paper.options["avoid_self"]
-    mine = resolve(
-        read(None, ["preset=paper", "options.avoid_self=true", "kl.solution=0.1"])
-    ).config
+    mine = runs.resolved(["preset=paper", "options.avoid_self=true", "kl.solution=0.1"]).config
     assert mine.options["avoid_self"]
     assert not mine.options["format_check"]
     assert mine.kl == {"solution": 0.1}
@@ -79,7 +77,7 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
     untaught: Path, tmp_path: Path
 ) -> None:
     def preset(*pairs: str) -> str | None:
-        return resolve(read(None, ["lr=1e-4", *pairs])).config.preset
+        return runs.resolved(["lr=1e-4", *pairs]).config.preset
 
     base = f"base={untaught}"
     judge = ["hosts.judge.api=http://localhost:1/v1", "hosts.judge.base=m"]
@@ -94,7 +92,7 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
         "method = replace(comas.method, play=play)\n"
     )
     assert preset(base, f"method={mine}") == "stable", "its game has none of those options"
-    config = resolve(read(None, ["lr=1e-4", base, "options.score=said", "samples=2"])).config
+    config = runs.resolved(["lr=1e-4", base, "options.score=said", "samples=2"]).config
     assert config.options["blind"]
     assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)
 

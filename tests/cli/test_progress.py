@@ -26,7 +26,6 @@ from rich.console import Console
 import comas
 import comas.display as watching
 from comas.cli.output import Outlet
-from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.display import Lines
 from comas.evaluation.accuracy import by_agent
@@ -41,6 +40,7 @@ from comas.testing import Scripted, golden_script
 from comas.training.loop import Session
 from comas.training.start import rehearsed, train_async
 from comas.types import Meter, Question, Sampling, Turn, UserMistake
+from tests.support import runs
 from tests.support.engines import engine_of, is_stacked
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama
@@ -83,7 +83,7 @@ class Told(Hook):
 def scripted(
     folder: Path, watch: Hook, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
 ) -> Run:
-    resolved = resolve(read(None, list(keys)))
+    resolved = runs.resolved(list(keys))
     config = resolved.config
     host = Scripted(script, name="home")
     members = [

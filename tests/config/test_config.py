@@ -18,10 +18,11 @@ from comas.config.schema import Config, read
 from comas.methods import comas
 from comas.storage.records import without_none
 from comas.types import UserMistake
+from tests.support import runs
 
 
 def resolved(*pairs: str) -> Config:
-    return resolve(read(None, pairs)).config
+    return runs.resolved(pairs).config
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_former_keys_are_read_over_where_they_change_nothing(
 
 
 def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
-    config = resolve(read(None, {"monitors": ["probes", "flips"]}))
+    config = runs.resolved({"monitors": ["probes", "flips"]})
     with pytest.raises(UserMistake, match=r"monitors = 'flips': it saw no collapse .*leave it out"):
         check_training(config)
 
@@ -324,7 +325,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
                 presets={"mild": {"questions": 7, "options": {"bonus": 0.1}, "loss": {}}, "wild": {"samples": 9}})
 """,
     )
-    found = resolve(read(None, [f"method={name}", "options.depth=1"]))
+    found = runs.resolved([f"method={name}", "options.depth=1"])
     config = found.config
     method = found.method
     assert config.options == {"drafts": 3, "depth": 1, "bonus": 0.1}
@@ -365,17 +366,14 @@ def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> 
 
 
 def test_tables_are_bound_to_the_functions_that_use_them() -> None:
-    method = resolve(
-        read(
-            None,
-            [
-                "credit.min_rows=9",
-                "credit.normalise=all",
-                "loss.clip=0.3",
-                "epochs=3",
-                "minibatches=2",
-            ],
-        )
+    method = runs.resolved(
+        [
+            "credit.min_rows=9",
+            "credit.normalise=all",
+            "loss.clip=0.3",
+            "epochs=3",
+            "minibatches=2",
+        ]
     ).method
     assert method.credit.keywords == {"normalise": "all", "min_rows": 9, "entropy": 0.0}  # type: ignore[attr-defined]
     assert method.loss.keywords == {"clip": 0.3, "clip_high": None}  # type: ignore[attr-defined]

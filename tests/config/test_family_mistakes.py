@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game.play import play_all
 from comas.sync import run_sync
-from comas.team.build import build_team
 from comas.testing import tiny_model
 from comas.types import Question, UserMistake
+from tests.support import runs
 from tests.support.command import run
 from tests.support.games import game
 from tests.support.runs import SMALL
@@ -121,7 +119,6 @@ KEYS = [
     (["warmup=9", "steps=5", "schedule=linear"], "warmup = 9"),
     (["dealt=true"], "unknown key dealt"),
     (["agents.a0.system="], "agents.a0.system"),
-    (["hosts.home.correction=hope"], "hosts.home.correction"),
 ]
 
 
@@ -153,7 +150,7 @@ def test_dealt_in_a_file_is_an_unknown_key(
 def test_a_persona_reaches_the_model_as_a_system_message(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "tiny")
     keys = {"agents.a0.system": "Be brief.", "agents.a1.host": "home", "hosts.home.base": str(base)}
-    team = build_team(resolve(read(None, {**keys, "lr": 1e-3})), learn=False)
+    team = runs.team({**keys, "lr": 1e-3}, learn=False)
     host = team.hosts["home"]
     seen: list[str] = []
     sample = host.engine.sample  # type: ignore[attr-defined]

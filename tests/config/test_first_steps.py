@@ -151,7 +151,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
             r'(?:\.ask\(\s*|rewritten\(\w+, \w+, )"(\w+)"', f.read_text(encoding="utf-8")
         )
     }
-    assert asked == shipped_roles()
+    assert asked <= shipped_roles()
     (tmp_path / "mine.py").write_text(
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"

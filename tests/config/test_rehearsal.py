@@ -10,17 +10,17 @@ import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
 from comas.config.rehearsal import MOST
-from comas.config.resolve import Resolved, resolve
-from comas.config.schema import read
+from comas.config.resolve import Resolved
 from comas.game.agent import Agent, choose
 from comas.training.start import rehearsed
 from comas.types import Question, Task, UserMistake
+from tests.support import runs
 
 QUESTION = Question(id="rehearsal", prompt="?", answer="?")
 
 
 def resolved_of(*keys: str) -> Resolved:
-    return resolve(read(None, list(keys)))
+    return runs.resolved(list(keys))
 
 
 def question_of(resolved: Resolved) -> Question:
@@ -70,7 +70,7 @@ async def until_same(
 
 def playing(play: object, *roles: str) -> Resolved:
     """A team that takes these roles and plays that game."""
-    resolved = resolve(read(None, {"method": "rlvr", "agents": {"a": {"roles": roles}}}))
+    resolved = runs.resolved({"method": "rlvr", "agents": {"a": {"roles": roles}}})
     return replace(resolved, method=replace(resolved.method, play=play))
 
 

@@ -14,7 +14,6 @@ import torch
 from transformers import AutoConfig
 
 from comas import estimate, machine
-from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
@@ -23,6 +22,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.command import run
 from tests.support.memory import folder_of
 from tests.support.models import llama
@@ -63,9 +63,7 @@ def proportional(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], No
 
 
 def resolved(folder: Path | str, *keys: str) -> Any:
-    return resolve(
-        read(None, [f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys])
-    )
+    return runs.resolved([f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys])
 
 
 # --- what there is
@@ -184,7 +182,7 @@ def test_hosts_on_one_device_share_it(
 ) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
-    fitted, found = estimate.fit(resolve(read(None, [*keys, "agents=2", "lr=1e-3"])))
+    fitted, found = estimate.fit(runs.resolved([*keys, "agents=2", "lr=1e-3"]))
     config = fitted.config
     # 14 / 2 / 2 - 1 GB each
     assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(1024, 16)}
@@ -215,7 +213,7 @@ def test_seed_models_get_the_same_on_every_machine(
     free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
-    given = resolve(read(None))
+    given = runs.resolved()
     assert (given.config.hosts["home"].tokens_per_pass, given.config.hosts["home"].max_rows) == (
         8192,
         512,
@@ -248,7 +246,7 @@ def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     assert [note.partition(" it ")[0] + " it" for note in notes] == told
     settled = resolved(untaught, "hosts.home.dtype=float32")
     assert estimate.with_dtypes(settled, notes.append).config == settled.config
-    seeds = resolve(read(None))
+    seeds = runs.resolved()
     assert estimate.with_dtypes(seeds, notes.append).config == seeds.config
     assert len(tried) == 1
 
@@ -391,7 +389,7 @@ def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
 
 
 def test_a_base_that_is_not_here_is_not_known() -> None:
-    away = resolve(read(None, ["hosts.home.base=nobody/nothing", "lr=1"]))
+    away = runs.resolved(["hosts.home.base=nobody/nothing", "lr=1"])
     assert estimate.load_of(away, "home", True) == "nobody/nothing is not on this disk"
     assert estimate.fit(away)[1].checkpoint is None
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.ways import described, players, way
@@ -22,6 +20,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.runs import run_of
 
 TIDY = '''"""Ask once; with `tidy`, return the reply with a blank behind it."""
@@ -110,7 +109,6 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         test_questions=0,
         eval_every=0,
         room__solution=10,
-        eval_top_p=0.5,
         eval_temperature=0.1,
         options__format_check=None,
         lr=None,
@@ -124,7 +122,6 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     ]
     notes = " ".join(found["notes"])
     assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
-    assert "eval_top_p of its config is 0.5; asked with 1.0, as seed" in notes
     assert "eval_temperature of its config is 0.1; asked with 0.7, as seed" in notes
     own = evaluated(
         Plan([str(run.path)], limit=12), tmp_path / "own"
@@ -172,9 +169,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=0,
         checkpoint_every=1,
     )
-    config = resolve(
-        read(None, {"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3})
-    ).config
+    config = runs.resolved({"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3}).config
     assert config.hosts["home"].base.endswith("@1")
     best = run_of(
         tmp_path / "b",
@@ -185,9 +180,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=1,
         checkpoint_every=1,
     )
-    config = resolve(
-        read(None, {"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3})
-    ).config
+    config = runs.resolved({"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3}).config
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"
 
 

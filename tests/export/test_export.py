@@ -441,14 +441,11 @@ def test_a_run_on_a_shipped_model_is_taken_to_another_machine(
 
 def test_earlier_selves_are_exported_as_they_were(untaught: Path, tmp_path: Path) -> None:
     agents = {"a0": {}, "past": {"policy": "a0", "lag": 2}}
-    own = tmp_path / "own.py"
-    own.write_text("def metric(step):\n    return 1\n")
     keys = {**KEYS, "agents": agents, "learner": "full", "test_questions": 0, "eval_every": 0}
-    trained = run_of(tmp_path / "r", untaught, **keys, metrics=["rewards", str(own)])
+    trained = run_of(tmp_path / "r", untaught, **keys)
     comas.export(trained.path, tmp_path / "team")
     data = tomllib.loads((tmp_path / "team" / "team.toml").read_text())
     assert data["agents"]["past"]["frozen"]
-    assert data["metrics"] == ["rewards"], "a file of its owner's is no part of the team"
     team = comas.load(tmp_path / "team")
     assert {member.address for member in team.members} == {"home/a0", "home/past"}
     team.close()

@@ -21,6 +21,7 @@ import comas
 from comas.config.plugins import filled, load_plugin
 from comas.config.resolve import resolve
 from comas.config.schema import read
+from tests.support import runs
 
 ROOT = Path(__file__).parents[2]
 SHOWN = [ROOT / "README.md", ROOT / "docs" / "tour.md"]
@@ -35,7 +36,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def resolved(**keys: Any) -> dict[str, Any]:
-    return resolve(read(None, keys)).config.model_dump(mode="json")
+    return runs.resolved(keys).config.model_dump(mode="json")
 
 
 def known(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,10 +107,9 @@ GRPO = {"scale": True, "entropy": 0.0}
 def with_what_is_said_once(
     changed: dict[str, Any], told: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A config with what the page says of all blocks: metrics follow from the task, its options
-    are its own defaults, and credit is that of GRPO where a block does not name it.
+    """A config with what the page says of all blocks: options of the task are its
+    own defaults, and credit is that of GRPO where a block does not name it.
     """
-    changed["metrics"] = config["metrics"]
     if "task" in told:
         own = filled("task_options", {}, load_plugin("task", told["task"]).load)
         changed["task_options"] = known({**own, **told.get("task_options", {})})
@@ -167,7 +167,7 @@ def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatc
     # which stands on the page, and resolves
     words = [w for w in shlex.split(line.partition("#")[0]) if w != "team.toml"]
     # unknown keys, files, methods and tasks are errors
-    resolve(read(None, [w for w in words if not w.startswith("--")]))
+    runs.resolved([w for w in words if not w.startswith("--")])
 
 
 LINES = [

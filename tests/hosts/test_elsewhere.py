@@ -20,14 +20,13 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.estimate import filled
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import build_team
 from comas.testing import check_host
 from comas.types import HostLost, UserMistake
+from tests.support import runs
 from tests.support.command import run as run_command
 from tests.support.remembering import METHOD
 from tests.support.runs import SMALL, essence
@@ -79,7 +78,7 @@ def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
 @pytest.mark.slow
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
-    resolved = resolve(read(None, {"hosts": hosts, "lr": 1e-3, "threads": 1}))
+    resolved = runs.resolved({"hosts": hosts, "lr": 1e-3, "threads": 1})
     team = build_team(filled(resolved, True))
     try:
         asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0"), DEADLINE))

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.objective.credit import filtered, given, grpo, in_parts, reinforce_pp, rloo
 from comas.objective.losses import cispo, gspo
 from comas.objective.preference import sppo
 from comas.types import Meter, Method, Row
+from tests.support import runs
 from tests.support.adapters import UNEVEN, learner_of, parts_of, population
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama
@@ -174,9 +173,10 @@ def test_credit_in_parts_knows_what_it_cannot_divide() -> None:
 
 def test_seed_models_keep_their_pass_and_others_learn_at_once(untaught: Path) -> None:
     for keys, wanted in [
-        ([], "recomputed"),
-        ([f"hosts.home.base={untaught}", "lr=1e-3"], "first_pass"),
-        ([f"hosts.home.base={untaught}", "lr=1e-3", "hosts.home.old_logprobs=sampled"], "sampled"),
+        ([], ("recomputed", False)),
+        ([f"hosts.home.base={untaught}", "lr=1e-3"], ("first_pass", True)),
     ]:
-        host = resolve(read(None, keys)).config.hosts["home"]
-        assert host.old_logprobs == wanted
+        team = runs.team(keys)
+        recipe = team.hosts["home"].learner.recipe  # type: ignore[attr-defined]
+        team.close()
+        assert (recipe.old_logprobs, recipe.share_prompts) == wanted

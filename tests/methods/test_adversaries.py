@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.methods import self_redteam, ssr
 from comas.tasks import gate, pick, repair
 from comas.testing import check_method
 from comas.testing.scripted import discuss
 from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
+from tests.support import runs
 from tests.support.scripts import free_request, red_script, repair_script
 
 HARMFUL = gate.make_question([5, 9, 7])
@@ -235,22 +234,22 @@ def test_failed_repairs_become_faults_of_higher_order() -> None:
     [("self_redteam", "gate", "seed-gate"), ("ssr", "repair", "seed-repair")],
 )
 def test_a_method_brings_its_task_and_its_base(method: str, task: str, base: str) -> None:
-    resolved = resolve(read(None, {"method": method}))
+    resolved = runs.resolved({"method": method})
     assert resolved.config.task == resolved.task.name == task
     assert resolved.config.hosts["home"].base == base
     assert len(resolved.config.agents) == 2
-    assert resolve(read(None, {})).config.task == "pick"
+    assert runs.resolved({}).config.task == "pick"
 
 
 def test_a_task_that_is_named_comes_before_the_methods_own() -> None:
-    assert resolve(read(None, {"method": "azr", "task": "pick"})).config.task == "pick"
-    named = resolve(read(None, {"method": "self_redteam", "task": "repair"}))
+    assert runs.resolved({"method": "azr", "task": "pick"}).config.task == "pick"
+    named = runs.resolved({"method": "self_redteam", "task": "repair"})
     assert named.config.task == "repair"
 
 
 def test_learning_rates_of_a_team_are_those_of_its_own_base() -> None:
-    own = resolve(read(None, {"method": "self_redteam"}))
+    own = runs.resolved({"method": "self_redteam"})
     assert {p.name: p.lr for p in own.policies} == {"attacker": 1e-3, "defender": 1e-4}
-    other = resolve(read(None, {"method": "self_redteam", "base": "seed-b", "lr": 3e-4}))
+    other = runs.resolved({"method": "self_redteam", "base": "seed-b", "lr": 3e-4})
     assert {p.lr for p in other.policies} == {None}
     assert other.config.lr == 3e-4

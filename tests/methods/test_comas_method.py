@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.methods import comas
 from comas.tasks import pick
 from comas.testing import Scripted, Table, cut, discuss, scripted_scene, scripted_team
 from comas.types import Episode, HostFailure, Question, Turn
+from tests.support import runs
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -105,7 +104,7 @@ def test_unreadable_work_that_was_judged_without_a_readable_score_is_paid_nothin
 
 
 def test_preset_paper_is_the_paper() -> None:
-    found = resolve(read(None, ["preset=paper"]))
+    found = runs.resolved(["preset=paper"])
     config = found.config
     method = found.method
     assert config.options["avoid_self"] is False

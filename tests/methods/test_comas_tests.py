@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
 from comas.methods import comas_tests
@@ -29,6 +27,7 @@ from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
+from tests.support import runs
 from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 
 needs_sandbox = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
@@ -405,7 +404,7 @@ def test_a_team_without_critics_is_told() -> None:
 
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:
     with pytest.raises(UserMistake, match="comas_tests needs a task with `ballot`, and task pick"):
-        resolve(read(None, ["method=comas_tests", "task=pick"]))
+        runs.resolved(["method=comas_tests", "task=pick"])
 
 
 @needs_data

@@ -18,6 +18,7 @@ from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.training.start import rehearsed
 from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
+from tests.support import runs
 from tests.support.golden import GOLDEN
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
@@ -339,7 +340,7 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
 @pytest.mark.parametrize("name", ["mae", "azr", "r_zero", "eva", "knowrl", "spc", "rise", "maporl"])
 def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
-        resolve(read(None, [f"method={name}", "task=gsm8k"]))
+        runs.resolved([f"method={name}", "task=gsm8k"])
 
 
 def test_a_sharp_judge_does_not_overflow() -> None:
@@ -368,11 +369,11 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
     config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
         rehearsed(resolve(config), QUESTIONS[0])
-    rehearsed(resolve(read(None, [f"method={name}"])), QUESTIONS[0])
+    rehearsed(runs.resolved([f"method={name}"]), QUESTIONS[0])
 
 
 def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:
-    held = resolve(read(None, ["method=srlm", "credit.reference=start"]))
+    held = runs.resolved(["method=srlm", "credit.reference=start"])
     assert held.method.reference == ("solution",)
     assert held.method.refers
-    assert not resolve(read(None, ["method=srlm"])).method.refers
+    assert not runs.resolved(["method=srlm"]).method.refers

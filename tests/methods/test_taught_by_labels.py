@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game.play import Scene, play_all, settle_all
 from comas.methods import optima, sec, star
 from comas.tasks import pick
 from comas.testing import Script, Table, cut, scripted_team
 from comas.types import COMMON_KINDS, Episode, Question, Task, Turn
+from tests.support import runs
 
 Q = pick.make_question((1, 2, 4, 10), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -134,15 +133,15 @@ def test_values_of_sec_move_towards_what_was_gained() -> None:
     [("sec", "pick_levels", 4), ("star", "pick", 1), ("optima", "pick", 2)],
 )
 def test_each_runs_by_its_name_alone(method: str, task: str, agents: int) -> None:
-    found = resolve(read(None, [f"method={method}"]))
+    found = runs.resolved([f"method={method}"])
     assert found.config.task == task
     assert len(found.config.agents) == agents
-    elsewhere = resolve(read(None, [f"method={method}", "task=sums"]))
+    elsewhere = runs.resolved([f"method={method}", "task=sums"])
     assert elsewhere.config.task == "sums", "a task that is named stays"
 
 
 def test_questions_of_a_method_with_a_task_of_its_own_are_of_that_task() -> None:
-    found = resolve(read(None, ["method=sec"]))
+    found = runs.resolved(["method=sec"])
     kinds = {question.kind for question in found.task.load("train", limit=60)}
     assert kinds == {"three of 4", "three of 5", "three of 6"}
 

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game import votes
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all
@@ -22,6 +20,7 @@ from comas.methods.shared.searching import gives
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.types import HostFailure, Method, Row, Turn, Verdict
+from tests.support import runs
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 RIGHT = "1 + 2 = 3 + 4 = 7"
@@ -146,7 +145,7 @@ def test_votes_do_not_see_one_another() -> None:
 
 def test_from_votes_to_advantages_by_hand() -> None:
     """Votes 1 1 0 0 0 of one policy: mean 0.4, standard deviation sqrt(0.24)."""
-    found = resolve(read(None, ["method=ttrl", "kl.solution=0"]))
+    found = runs.resolved(["method=ttrl", "kl.solution=0"])
     config = found.config
     method = found.method
     assert config.questions == 24

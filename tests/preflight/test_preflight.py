@@ -19,8 +19,6 @@ import pytest
 from rich.console import Console
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.display import Display, amount
 from comas.game.play import Scene, play_all
 from comas.hooks import Hook, Progress
@@ -41,6 +39,7 @@ from comas.stats import Interval
 from comas.tasks import pick
 from comas.testing import scripted_team
 from comas.types import Question, Reply, UserMistake
+from tests.support import runs
 from tests.support.command import run
 from tests.support.endpoint import answers, said
 
@@ -131,7 +130,7 @@ def scripted(
 
     members, _ = scripted_team(script, 3, beliefs=beliefs)
     task = pick.task
-    resolved = resolve(read(None, {"method": "ttrl"}))
+    resolved = runs.resolved({"method": "ttrl"})
     config = resolved.config
     team: Any = SimpleNamespace(task=task, config=config, bases=lambda: ["script"])
     scene = Scene(replace(resolved.method, play=play), task, members, 1, {"answers": 6})

@@ -17,8 +17,6 @@ import pytest
 import tomli_w
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.estimate import fit
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
@@ -29,6 +27,7 @@ from comas.sync import run_sync
 from comas.team import spending
 from comas.training.start import resume_async
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.command import run
 from tests.support.endpoint import (
     KEY,
@@ -275,7 +274,7 @@ def test_a_run_does_not_begin_without_its_key(
 def test_estimates_leave_others_models_out(mixed: Any) -> None:
     _, keys = mixed()
     alone = {**keys, "agents": {k: v for k, v in keys["agents"].items() if k != "judge"}}
-    found, without = (resolve(read(None, k)) for k in (keys, alone))
+    found, without = (runs.resolved(k) for k in (keys, alone))
     assert fit(found)[1].checkpoint == fit(without)[1].checkpoint
     assert [host.name for host in fit(found)[1].hosts] == ["home"]
     with pytest.raises(UserMistake, match="no agent can learn"):

@@ -14,8 +14,6 @@ import pytest
 
 import comas
 from comas import estimate
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import Memory
@@ -25,6 +23,7 @@ from comas.training import dry_run, measuring
 from comas.training import dry_run as pace
 from comas.training.dry_run import spoken
 from comas.types import Episode, Question, Turn
+from tests.support import runs
 from tests.support.command import run
 from tests.support.runs import run_of
 
@@ -99,7 +98,7 @@ def test_copies_make_no_interval_narrower() -> None:
 
 def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
-        resolved = resolve(read(None, ["lr=1e-3", "agents=3", *keys]))
+        resolved = runs.resolved(["lr=1e-3", "agents=3", *keys])
         hosts = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
         members = members_of(resolved, hosts)  # type: ignore[arg-type]
         return measured_for(resolved, sources, members)
@@ -124,13 +123,13 @@ def test_fewer_questions_are_asked_off_the_seed_models(untaught: Path) -> None:
         ([f"hosts.home.base={untaught}", "test_questions=0"], 0),
         (["test_questions=7"], 7),
     ]:
-        assert resolve(read(None, ["lr=1e-3", *keys])).config.test_questions == questions
+        assert runs.resolved(["lr=1e-3", *keys]).config.test_questions == questions
 
 
 def test_runs_of_seed_models_have_the_seed_defaults(tmp_path: Path) -> None:
     keys = {"lr": 1e-3, "agents": 1, "steps": 0, "test_questions": 0}
     trained = run_of(tmp_path / "r", "seed", **keys)  # type: ignore[arg-type]
-    config = resolve(read(None, [f"hosts.home.base={trained.path}", "agents.a0.host=home"])).config
+    config = runs.resolved([f"hosts.home.base={trained.path}", "agents.a0.host=home"]).config
     assert (
         config.test_questions,
         config.hosts["home"].max_rows,

@@ -14,17 +14,16 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.game.play import play_all
 from comas.methods import comas, ttrl
 from comas.seams import TIE
 from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.tasks import pick
-from comas.team.build import build_team, run_sync
+from comas.team.build import run_sync
 from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
 from comas.types import Episode, Fit, Reply, UserMistake
+from tests.support import runs
 from tests.support.runs import SMALL, essence, run_of
 
 
@@ -59,9 +58,7 @@ def texts(episodes: list[Episode]) -> dict[str, list[tuple[str, str]]]:
 
 
 def test_a_game_is_the_same_alone_and_among_32(untaught: Path) -> None:
-    team = build_team(
-        resolve(read(None, [f"hosts.home.base={untaught}", "lr=1", "threads=1"])), learn=False
-    )
+    team = runs.team([f"hosts.home.base={untaught}", "lr=1", "threads=1"], learn=False)
     questions = team.task.load("train", limit=32)
     together = run_sync(play_all(team.scene(), questions, 0))
     alone = [run_sync(play_all(team.scene(), [q], 0))[0] for q in questions]

@@ -16,8 +16,6 @@ import pytest
 from transformers.utils import chat_template_utils
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.engines.chat import _FORMATS, Chat
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
@@ -36,6 +34,7 @@ from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.start import resume_async
 from comas.types import Episode, Method, Payoff, Question, Sampling, UserMistake
+from tests.support import runs
 from tests.support.families import FAMILIES, family_model, family_tokenizer
 from tests.support.runs import Killed, essence
 
@@ -582,8 +581,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
 def test_thinking_is_a_key_of_hosts(tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", "qwen3")
     assert (
-        resolve(read(None, {"hosts.home.base": str(base), "lr": 1})).config.hosts["home"].thinking
-        is None
+        runs.resolved({"hosts.home.base": str(base), "lr": 1}).config.hosts["home"].thinking is None
     )
     sizes = []
     for thinking in (True, False):

@@ -43,7 +43,6 @@ MIXED = [
     "agents.b.rank=6",
     "agents.b.lr=1e-4",
     'agents.c.targets=["q_proj", "up_proj"]',
-    "hosts.home.alpha=9",
     "hosts.home.checkpointing=true",
     "hosts.home.tokens_per_pass=1500",
     "epochs=2",
@@ -66,9 +65,9 @@ def test_ranks_and_rates_are_those_of_the_config(whole: Run) -> None:
     folder = whole.path / "checkpoints" / "step-3"
     told = {p: json.loads((folder / p / "adapter_config.json").read_text()) for p in "abc"}
     assert {p: (t["r"], t["lora_alpha"]) for p, t in told.items()} == {
-        "a": (2, 9.0),
-        "b": (6, 9.0),
-        "c": (16, 9.0),
+        "a": (2, 4.0),
+        "b": (6, 12.0),
+        "c": (16, 32.0),
     }
     assert told["c"]["target_modules"] == ["q_proj", "up_proj"]
     policies = [m["policies"] for m in whole.metrics()]
@@ -273,7 +272,7 @@ NOTHING = ["lr=1e-3", "steps=0", "test_questions=0"]
 MISTAKES: list[tuple[list[str], list[str]]] = [
     (["hosts.home.rank=0"], ["hosts.home.rank = 0", "greater than or equal to 1"]),
     (["agents.a.rank=0"], ["agents.a.rank = 0", "greater than or equal to 1"]),
-    (["hosts.home.alpha=0"], ["hosts.home.alpha = 0", "greater than 0"]),
+    (["hosts.home.alpha=9"], ["hosts.home.alpha: adapters count alpha / rank = 2 times"]),
     (["hosts.home.targets=[]"], ["hosts.home.targets = []", "at least 1 item"]),
     (
         ["hosts.home.targets=q_proj,v_proj"],
@@ -385,11 +384,7 @@ def test_what_adapters_are_stays_what_it_was(
     cases = {
         "rank": (
             ("rank = 6", "rank = 5"),
-            "step-3/b has rank 6 and alpha 9, and policy b rank 5 and alpha 9",
-        ),
-        "alpha": (
-            ("alpha = 9", "alpha = 8"),
-            "has rank 2 and alpha 9, and policy a rank 2 and alpha 8",
+            "step-3/b has rank 6 and alpha 12, and policy b rank 5 and alpha 10",
         ),
         "targets": (
             ('"up_proj"', '"v_proj"'),
@@ -452,12 +447,10 @@ def test_an_adapter_keeps_its_shape_and_its_base(
         )
     same = [
         "hosts.home.rank=6",
-        "hosts.home.alpha=9",
         "agents.b.targets=" + json.dumps(told["target_modules"]),
     ]
     for given, said in [
         (["hosts.home.rank=8"], "hosts.home.rank is 8, but the adapter in"),
-        (["agents.b.alpha=8"], "has 9.0: leave agents.b.alpha out"),
         (['agents.b.targets=["q_proj"]'], "agents.b.targets is ['q_proj']"),
         (
             ["agents.b.rank=6", f"agents.b.base={tmp_path / 'gone'}"],

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook
@@ -24,6 +22,7 @@ from comas.storage.run import Run, hold, release, steps_held
 from comas.team.build import run_sync
 from comas.training.start import resume_async
 from comas.types import Episode, UserMistake
+from tests.support import runs
 from tests.support.run_folders import CONFIG, Q, checkpoint, step
 from tests.support.runs import run_of
 
@@ -212,9 +211,7 @@ def test_a_run_keeps_the_reference_that_it_began_with(
     """Its base is a run that goes on training: same weights before and after, and
     they are there.
     """
-    config = resolve(
-        read(None, {"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1})
-    ).config
+    config = runs.resolved({"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1}).config
     assert config.hosts["home"].base == f"{first.path.resolve()}@1"
     second = run_of(
         tmp_path / "second",

@@ -10,11 +10,10 @@ import pytest
 
 import comas.setups.vote
 import comas.tasks.pick
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.studies.file import StudyFile, described, flat, nested, over, pinned, read_file, slug
 from comas.studies.verb import Study
 from comas.types import UserMistake
+from tests.support import runs
 
 HEAD = "seeds = [1, 2]\nsteps = 2\n"
 TWO = "[settings.a]\n[settings.b]\nlr = 1e-3\n"
@@ -187,7 +186,7 @@ def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> 
 def test_what_files_of_a_setting_say_is_part_of_it_wherever_they_lie(
     key: str, tmp_path: Path
 ) -> None:
-    config = resolve(read(None, {})).config.model_dump(mode="json")
+    config = runs.resolved({}).config.model_dump(mode="json")
     found: list[object] = []
     for folder, text in (("one", "x = 1"), ("two", "x = 1"), ("three", "x = 2")):
         (tmp_path / folder).mkdir()

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.numpy import load_file
 
 import comas
 from comas.evaluation.runner import EvaluationRun
@@ -202,7 +203,9 @@ def digest(folder: Path) -> str:
     total = hashlib.sha256()
     last = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name[5:]))
     for file in sorted(last.rglob("*.safetensors")):
-        total.update(file.read_bytes())
+        for name, array in sorted(load_file(file).items()):
+            total.update(f"{file.relative_to(last)} {name}".encode())
+            total.update(array.tobytes())
     return total.hexdigest()
 
 

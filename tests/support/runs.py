@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors.numpy import load_file
 
 import comas
+from comas.config.resolve import Resolved, resolve
+from comas.config.schema import read
 from comas.storage.run import Run
+from comas.team.build import Team, build_team
 
 SMALL = {
     "preset": "stable",  # with criticism, and scores that are said
@@ -20,6 +25,20 @@ SMALL = {
     "threads": 1,
     "options__format_check": False,
 }
+
+
+def resolved(overrides: Sequence[str] | Mapping[str, Any] = (), **keys: Any) -> Resolved:
+    """Resolve a config of `key=value` pairs, or of keys with `__` for their dots."""
+    assert not (overrides and keys), "pairs or keys, not both"
+    named = {key.replace("__", "."): value for key, value in keys.items()}
+    return resolve(read(None, named or overrides))
+
+
+def team(
+    overrides: Sequence[str] | Mapping[str, Any] = (), *, learn: bool = True, **keys: Any
+) -> Team:
+    """Build the team of such a config, with its models."""
+    return build_team(resolved(overrides, **keys), learn=learn)
 
 
 def run_of(folder: Path, base: Path, **changes: object) -> Run:

@@ -13,14 +13,13 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.evaluation.ways import asking_of
 from comas.serve.endpoint import Endpoint, bound_to
 from comas.serve.playing import Players, models_of
 from comas.team.build import Team, members_of
 from comas.testing import Scripted
 from comas.types import HostLost
+from tests.support import runs
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,6 @@ def _until_cancelled(loop: asyncio.AbstractEventLoop, answering: asyncio.Task[No
 
 def scripted(script: Any, *pairs: str, host: Callable[..., Any] = Scripted) -> Team:
     """A team of the default config, or of these pairs, whose agents say what a script says."""
-    resolved = resolve(read(None, list(pairs)))
+    resolved = runs.resolved(list(pairs))
     hosts = {name: host(script, name=name) for name in resolved.config.hosts}
     return Team(resolved, hosts, members_of(resolved, hosts))

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from comas.config.resolve import resolve
-from comas.config.schema import Config, checked, read
+from comas.config.schema import Config, checked
 from comas.tasks.sums import (
     HELD_OUT,
     MOST,
@@ -24,6 +24,7 @@ from comas.tasks.sums import (
 )
 from comas.testing import check_task
 from comas.types import Question, UserMistake
+from tests.support import runs
 
 EASY = Question(id="q", prompt="What is 4 + 12?", kind="addition", answer="16")
 FORMS = [(form, steps) for form in OPERATIONS for steps in (1, 2, 3)]
@@ -166,7 +167,7 @@ def test_a_split_is_that_of_the_numbers_in_any_order() -> None:
 
 
 def resolved(tiny: object, *pairs: str) -> Config:
-    return resolve(read(None, ["task=sums", f"base={tiny}", *pairs])).config
+    return runs.resolved(["task=sums", f"base={tiny}", *pairs]).config
 
 
 def test_other_bases_get_the_recipe_and_seed_models_do_not(tiny: object) -> None:

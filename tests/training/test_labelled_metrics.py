@@ -13,7 +13,7 @@ from comas.game.judgements import accepts
 from comas.stats import auc, pass_at
 from comas.storage.records import without_truth
 from comas.tasks import pick
-from comas.training.metrics import at_frontier, balanced, load_metrics, summarise
+from comas.training.metrics import METRICS, at_frontier, balanced, summarise
 from comas.training.record import StepRecord, note_truth
 from comas.types import COMMON_KINDS, Episode, Learned, Question, Task, Turn
 
@@ -48,7 +48,7 @@ def record(*turns: Turn, question: Question = Q, task: Task = pick.task) -> Step
 
 
 def metrics(step: StepRecord) -> dict[str, Any]:
-    line = summarise(step, load_metrics(NAMES))
+    line = summarise(step, {name: METRICS[name] for name in NAMES})
     return {name: line[name] for name in NAMES if name in line}
 
 
@@ -160,7 +160,7 @@ def test_variety_of_questions_that_were_answered_several_times() -> None:
     ]
     step = record(*turns)
     assert metrics(step)["variety"] == pytest.approx({"questions": 1, "answers": 3, "distinct": 2})
-    variety = load_metrics(["variety"])["variety"]
+    variety = METRICS["variety"]
     assert variety(record(turn("solution0", RIGHT))) is None
 
 
@@ -176,18 +176,16 @@ def test_entropy_is_the_mean_surprise_of_tokens_that_learning_policies_drew() ->
     policy = drawn[0].policy
     host, name = policy.split("/")
     learned = {host: Learned({name: {}}, {})}
-    variety = load_metrics(["variety"])["variety"]
+    variety = METRICS["variety"]
     found = variety(StepRecord([Episode("0/q/0", Q, [*drawn, frozen])], learned, pick.task))
     assert found is not None
     assert found["entropy"] == pytest.approx(20 / 40)
-    # runs of 0.1 name it otherwise
-    assert load_metrics(["coverage"]).keys() == {"variety"}
 
 
 def test_several_discussions_of_a_question_are_counted_together() -> None:
     episodes = [Episode(f"0/q/{n}", Q, [turn(f"solution{n}", RIGHT)]) for n in range(2)]
     failed = Episode("0/q/2", Q, [turn("solution2", WRONG)], error="lost")
-    variety = load_metrics(["variety"])["variety"]
+    variety = METRICS["variety"]
     found = variety(StepRecord([*episodes, failed], {}, pick.task))
     assert found is not None
     assert (found["answers"], found["distinct"]) == (2, 1.0)
@@ -226,7 +224,7 @@ def test_posed_questions_are_judged_by_the_rules() -> None:
 
 
 def test_posed_questions_without_answers_or_rules_say_less() -> None:
-    posed = load_metrics(["posed"])["posed"]
+    posed = METRICS["posed"]
     step = record(proposal("propose0", POSED), question=PROPOSAL)
     assert posed(step) == {"n": 1, "valid": 1.0, "distinct": 1.0}
     assert posed(record(proposal("propose0", None), question=PROPOSAL)) == {"n": 1, "valid": 0.0}
@@ -285,7 +283,7 @@ def test_who_accepts_whose_work_by_hand() -> None:
         judged("s4", 3, "solution1", "a2", known="wrong"),  # other work was shown
         judged("s5", 3, "nothing", "a2"),
     ]
-    line = summarise(record(*turns), load_metrics(["acceptance"]))
+    line = summarise(record(*turns), {"acceptance": METRICS["acceptance"]})
     of_right = {"n": 1, "accepted": 1, "right": 1, "accepted_right": 1, "wrong": 0}
     of_wrong = {"n": 2, "accepted": 1, "right": 0, "accepted_right": 0, "wrong": 2}
     assert line["acceptance"] == [
@@ -300,7 +298,7 @@ def test_without_quick_labels_acceptance_is_counted_alone() -> None:
 
     task = replace(pick.task, quick=False, verify=slow)
     step = record(turn("solution0", RIGHT, 1.0), judged("s0", 3, "solution0", "a2"), task=task)
-    row = summarise(step, load_metrics(["acceptance"]))["acceptance"][0]
+    row = summarise(step, {"acceptance": METRICS["acceptance"]})["acceptance"][0]
     assert (row["n"], row["accepted"], row["right"], row["wrong"]) == (1, 1, 0, 0)
     note_truth(step)
     assert [t.info for t in step.turns] == [{}, {"score": 3, "accepts": True}]

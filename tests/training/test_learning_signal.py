@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import comas
-from comas.config.resolve import resolve
-from comas.config.schema import read
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.tasks import pick
@@ -23,13 +21,14 @@ from comas.training.learning_signal import LearningSignal
 from comas.training.metrics import facts, replies, signal_in
 from comas.training.record import StepRecord
 from comas.types import COMMON_KINDS, Episode, Reply, Turn
+from tests.support import runs
 from tests.support.command import run as command
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
 
 def signs(*keys: str) -> LearningSignal:
-    resolved = resolve(read(None, keys))
+    resolved = runs.resolved(keys)
     return LearningSignal(resolved.config, resolved.method, resolved.task)
 
 

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "n_agents": "agents",
     "lora_rank": "rank",
     "lora_r": "rank",
-    "lora_alpha": "alpha",
     "gpu": "device",
     "max_steps": "steps",
     "dataset": "task",
@@ -95,29 +94,62 @@ def nearest(name: str, known: Iterable[str]) -> str:
 class Former(NamedTuple):
     """A key that is gone."""
 
-    off: Any
-    """Its value that meant what is done now."""
+    is_off: Callable[[Any, Mapping[str, Any]], bool]
+    """Whether its value, in this table, meant what is done now."""
     instead: str
     """The remedy for any other value."""
 
 
+def _only(*values: Any) -> Callable[[Any, Mapping[str, Any]], bool]:
+    """Tell these values from others."""
+    return lambda value, _: value in values
+
+
+def _any(*_: Any) -> bool:
+    return True
+
+
 FORMER = {
     "ahead": Former(
-        0,
+        _only(0),
         "steps are no longer played while the one before is learnt: leave it out (two hosts with"
         " where=process keep two cores busy)",
     ),
     "tensor_parallel": Former(
-        1,
+        _only(1),
         "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
         " (where=process, device=cuda:N)",
     ),
     "compile": Former(
-        False,
+        _only(False),
         "models are sampled from without torch.compile, which was slower on a CPU: leave it out",
     ),
+    "prove_every": Former(_any, ""),
+    "share_prompts": Former(_any, ""),
+    "correction": Former(
+        _only("token_truncate"),
+        "the gap between engine and learner is corrected per token, truncated: leave it out",
+    ),
+    "old_logprobs": Former(
+        _only("recomputed", "first_pass"),
+        "the old policy is the learner's own: leave it out",
+    ),
+    "alpha": Former(
+        lambda value, table: value == 2 * table.get("rank", 16),
+        "adapters count alpha / rank = 2 times: leave it out, and scale lr instead",
+    ),
+    "metrics": Former(
+        lambda value, _: not any(str(name).endswith(".py") for name in value or ()),
+        "every run has all metrics: leave it out, and compute one of your own in a hook's `step`"
+        " (docs/extending.md)",
+    ),
+    "eval_top_p": Former(
+        _only(1),
+        "held-out answers are drawn from the whole distribution: leave it out, and lower"
+        " eval_temperature",
+    ),
 }
-"""Key of a run or a host -> what was meant by it."""
+"""Key of 0.1, of a run, a host or an agent -> what was meant by it."""
 FORMER_MONITORS = (
     "distinct",
     "flips",
@@ -130,17 +162,17 @@ FORMER_MONITORS = (
 """Monitors that saw no collapse in time, or alarmed on healthy runs: no run begins or goes on with
 one; what was trained with one can be asked and looked at.
 """
-FORMER_METRICS = ("quality", "revisions")
-"""Metrics that configs of before name: what they said of pay is in `pay`."""
 
 
-def without_former(table: Any, known: Container[str]) -> Any:
-    """A table without the former keys that change nothing; `known` are the keys that it has now."""
+def upgraded(table: Any, known: Container[str]) -> Any:
+    """A table as 0.1 wrote it, without the keys that are gone and change nothing; `known` are those
+    that it has now.
+    """
     if not isinstance(table, Mapping):
         return table
     keys = cast("Mapping[str, Any]", table)
     return {
         key: value
         for key, value in keys.items()
-        if key in known or key not in FORMER or value != FORMER[key].off
+        if key in known or key not in FORMER or not FORMER[key].is_off(value, keys)
     }

@@ -1,5 +1,5 @@
 """Everything that is named in a config and found by that name: methods, tasks and setups, engines,
-kinds of hosts, metrics, monitors, tools, trackers, transports. `ttrl` is `comas.methods.ttrl`,
+kinds of hosts, monitors, tools, trackers, transports. `ttrl` is `comas.methods.ttrl`,
 `./mine.py` that file. Adding one is adding a file.
 
 What cannot be played, learnt by or called is a mistake in one line, and so is an option that its
@@ -39,12 +39,11 @@ CALLS = {
     "engines": "build(plan, models)",
     "hosts": "build(plan)",
     "trackers": "open(run)",
-    "metrics": "metric(step)",
     "monitors": "watch()",
     "tools": "make()",
     "transports": "start(call, heard, ended)",
 }
-"""Folder, or key of the config (metrics), -> how what is found there is called."""
+"""Folder -> how what is found there is called."""
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 """Shipped: `comas.trackers.sink.SHIPPED` opens them."""
 
@@ -144,7 +143,7 @@ def plugin_names(kind: str) -> list[str]:
     return sorted(names)
 
 
-# --- files that define a function which is called: engines, hosts, metrics ...
+# --- files that define a function which is called: engines, hosts, monitors ...
 
 
 def builder_names(folder: str) -> list[str]:

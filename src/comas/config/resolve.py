@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from comas.config.mistakes import FORMER_METRICS, FORMER_MONITORS, nearest
+from comas.config.mistakes import FORMER_MONITORS, nearest
 from comas.config.plugins import (
     check_builder_name,
     check_trackers,
@@ -156,15 +156,8 @@ them (docs/config.md).
 """
 
 
-METRICS = (
-    *("rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "facts"),
-    *("acceptance", "variety", "posed", "tools"),
-)
-"""Metrics of every step (`training.metrics`)."""
 MONITORS = ("probes", "rejections", "unreadable", "late_fall")
 """Default monitors of a run (`monitors`)."""
-LABELLED = ("pay", "judges")
-"""Metrics that ask the task's verifier about every piece of work."""
 
 
 def resolve(config: Config) -> Resolved:
@@ -219,9 +212,6 @@ def resolve(config: Config) -> Resolved:
     for name in data["monitors"]:
         if name not in FORMER_MONITORS:
             check_builder_name("monitors", name, "monitors")
-    if data["metrics"] is None:
-        data["metrics"] = [*METRICS, *LABELLED] if task.quick else [*METRICS]
-    data["metrics"] = [name for name in data["metrics"] if name not in FORMER_METRICS]
     # what is found by its place is found as well when a run goes on from another folder
     anchor_files(data, Path.cwd())
     here = {name for name, host in config.hosts.items() if host.here}
@@ -322,9 +312,7 @@ OPTIMIZER = ("lr", *SEED_RECIPE)
 
 
 def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here: bool) -> None:
-    """Write out the learner of a host, what it calls the old policy, and the bounds of its memory
-    where seed models need none.
-    """
+    """Write out the learner of a host, and the bounds of its memory where seed models need none."""
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
     if table["where"] != "here":
         check_builder_name("transports", table["where"], f"hosts.{name}.where")
@@ -338,9 +326,6 @@ def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here
         table["learner"] = "full" if any_whole and not adapters else "adapters"
     # as ever: the embedded recipe gives the same bits on every machine
     seeded = not here or all(source.seeded for source in sources)
-    if table["share_prompts"] is None:
-        table["share_prompts"] = not seeded
-    table["old_logprobs"] = table["old_logprobs"] or ("recomputed" if seeded else "first_pass")
     if seeded:
         table["checkpointing"] = table["checkpointing"] or False
         table["tokens_per_pass"] = table["tokens_per_pass"] or TOKENS_PER_PASS
@@ -431,7 +416,7 @@ def policies_of(
             source=sources[base] if host.here else source_of(base, api=True),
             adapter=Shape(
                 rank,
-                own_keys["alpha"] or host.alpha or 2.0 * rank,
+                2.0 * rank,
                 tuple(targets) if targets else None,
             ),
             lr=own_keys["lr"],
@@ -557,7 +542,7 @@ def check_place(base: str) -> None:
 
 
 def _agree(config: Config, name: str, folder: str) -> None:
-    """Refuse a rank, alpha or targets of an agent, or of its host, that are not those of the
+    """Refuse a rank or targets of an agent, or of its host, that are not those of the
     adapter in this folder, which stays what it is.
     """
     from comas.learners.lora.peft_folder import spec_of

@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from comas.config.mistakes import explain, nearest, without_former
+from comas.config.mistakes import explain, nearest, upgraded
 from comas.config.plugins import load_builder
 from comas.hosts.table import (
     ApiTable,
@@ -70,7 +70,7 @@ class HostConfig(ApiTable, OwnTable, LocalTable):
     @model_validator(mode="before")
     @classmethod
     def _without_former(cls, data: Any) -> Any:
-        return without_former(data, cls.model_fields)
+        return upgraded(data, cls.model_fields)
 
     @property
     def built_by(self) -> str:
@@ -142,8 +142,12 @@ class AgentConfig(_Table):
     lr: float | None = Field(None, gt=0)
     """Overrides the host's; so do the next three."""
     rank: int | None = Field(None, ge=1)
-    alpha: float | None = Field(None, gt=0)
     targets: list[str] | None = Field(None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, data: Any) -> Any:
+        return upgraded(data, cls.model_fields)
 
     def policy_name(self, agent: str) -> str:
         """The policy of the agent of this name: one of its own unless it shares another's; an
@@ -200,10 +204,6 @@ class Config(_Table):
     """For those; the measurements before and after the run take `test_questions` of the held-out
     split.
     """
-    metrics: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
-    """Metrics of each step, by name or file; None is all that are shipped, `pay judges` only where
-    the task's verifier is quick.
-    """
     test_questions: int | None = Field(None, ge=0)
     """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
     """
@@ -223,7 +223,6 @@ class Config(_Table):
     track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
-    eval_top_p: float = Field(1.0, gt=0, le=1)
     tools: Annotated[list[str], Key.OWN_FILE] = []
     """What agents may call in dialogues, by name or file, beside the tools of the task."""
     tool_options: dict[str, dict[str, Any]] = {}
@@ -251,7 +250,7 @@ class Config(_Table):
     @model_validator(mode="before")
     @classmethod
     def _without_former(cls, data: Any) -> Any:
-        return without_former(data, cls.model_fields)
+        return upgraded(data, cls.model_fields)
 
     @model_validator(mode="before")
     @classmethod

@@ -173,7 +173,7 @@ class Asking:
 
 def asking_of(config: Config) -> Asking:
     """As a config says that its own team is asked."""
-    return Asking(config.eval_temperature, config.eval_top_p, config.max_tokens, dict(config.room))
+    return Asking(config.eval_temperature, 1.0, config.max_tokens, dict(config.room))
 
 
 def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
@@ -182,7 +182,7 @@ def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
     """
     first_name, first = systems[0]
     for name, config in systems[1:]:
-        for key in ("eval_temperature", "eval_top_p", "max_tokens", "room"):
+        for key in ("eval_temperature", "max_tokens", "room"):
             own, asked = getattr(config, key), getattr(first, key)
             if own != asked:
                 yield f"{name}: {key} of its config is {own}; asked with {asked}, as {first_name}"

@@ -32,8 +32,8 @@ from comas.storage.run import Run
 from comas.types import UserMistake
 
 MACHINE = ("out", "threads", "sandbox", "track")
-"""Keys that are about a machine, not about the team, and stay behind; of hosts `device`, of metrics
-and monitors files of somebody's own.
+"""Keys that are about a machine, not about the team, and stay behind; of hosts `device`, of
+monitors files of somebody's own.
 """
 
 OPTIMIZER = "optimizer.safetensors"
@@ -199,9 +199,8 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     for kind in ("method", "task"):
         table[kind] = _place_here(table[kind], plugins)
     table["tools"] = [_place_here(tool, plugins) for tool in job.config.tools]
-    for kind in ("metrics", "monitors"):
-        if kind in table:
-            table[kind] = [name for name in table[kind] if not name.endswith(".py")]
+    if "monitors" in table:
+        table["monitors"] = [name for name in table["monitors"] if not name.endswith(".py")]
     for policy, plan in reversed(list(job.plans.items())):  # a host's base is its first policy
         folder = f"./{policy}/{'adapter' if policy in job.adapters else 'model'}"
         host = table["hosts"][plan.host]

@@ -489,7 +489,6 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         pad_id=pad_id,
         context=context,
         max_rows=table.max_rows or MAX_ROWS,
-        prove_every=table.prove_every,
         learns=learner is not None,
         host=plan.name,
         meter=meter,

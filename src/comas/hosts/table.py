@@ -104,20 +104,12 @@ class LocalTable(HostTable):
     share; None is full for seed models (and runs that trained them so), otherwise adapters.
     """
     rank: Annotated[int | None, Key.OF_ADAPTERS] = Field(None, ge=1)
-    """Of adapters; None is 16, or what an adapter has that is the base."""
-    alpha: Annotated[float | None, Key.OF_ADAPTERS] = Field(None, gt=0)
-    """An adapter counts alpha / rank times; None is twice the rank, or what an adapter has that is
-    the base.
-    """
+    """Of adapters, which count twice; None is 16, or what an adapter has that is the base."""
     targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
     """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
     for small plain Llamas of one shape on a CPU, otherwise hf.
-    """
-    prove_every: int = Field(4, ge=1)
-    """Log-probs of fixed tokens are compared with the learner's at each so many-th publish of an
-    adapter, and at its first two in a process: `vllm`, which proves all else at each. 1: at each.
     """
     device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
     """`cpu`, `cuda`, `cuda:1` ..., `mps` (an Apple GPU); auto takes a GPU where there is one."""
@@ -133,19 +125,6 @@ class LocalTable(HostTable):
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)
     """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`estimate`)."""
-    correction: Literal["token_truncate", "token_mask", "sequence_mask", "geometric_mask"] = (
-        "token_truncate"
-    )
-    """What is done where engine and learner are further apart than rounding: a function of
-    `comas.objective.corrections`.
-    """
-    old_logprobs: Literal["recomputed", "first_pass", "sampled"] | None = None
-    """What the probability ratio of the loss, and the KL, call the old policy: `recomputed` is the
-    learner's own forward pass before the first update; `first_pass` the same numbers from the
-    passes that learn, where a step has one update and credit needs no row's log-probs for another,
-    which spares a forward pass; `sampled` what the engine said while it sampled, which spares it
-    always. None is recomputed for seed models, otherwise first_pass.
-    """
     tokens_per_pass: Annotated[int | None, Key.BOUNDS] = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
     TOKENS_PER_PASS for seed models, otherwise what fits (`estimate`), on a CPU no more than needed
@@ -154,10 +133,6 @@ class LocalTable(HostTable):
     checkpointing: Annotated[bool | None, Key.BOUNDS] = None
     """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
     otherwise only where passes do not fit without (`estimate`).
-    """
-    share_prompts: bool | None = None
-    """Whether the learner reads replies to the same prompt behind one copy of it, where the family
-    can: the same log-probs but for rounding. None is false for seed models, otherwise true.
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""

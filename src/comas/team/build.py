@@ -333,6 +333,7 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
     table = config.hosts[host]
     rate = table.lr or config.lr or 0.0
     own_rates = {plan.name: plan.lr for plan in plans if plan.lr not in (None, rate)}
+    seeded = all(plan.source.seeded for plan in plans)
     return Recipe(
         rate,
         config.betas,
@@ -341,9 +342,9 @@ def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
         table.tokens_per_pass or TOKENS_PER_PASS,
         table.checkpointing or False,
         rates=own_rates,
-        share_prompts=bool(table.share_prompts),
-        old_logprobs=table.old_logprobs or "recomputed",
-        correction=table.correction,
+        # as ever: the embedded recipe gives the same bits on every machine
+        share_prompts=not seeded,
+        old_logprobs="recomputed" if seeded else "first_pass",
     )
 
 

@@ -29,7 +29,7 @@ from comas.team.build import Team
 from comas.training.learning import at_host, divergence, learn, lr_scale
 from comas.training.learning_signal import LearningSignal
 from comas.training.measuring import Measuring
-from comas.training.metrics import load_metrics, summarise
+from comas.training.metrics import metrics_of, summarise
 from comas.training.record import StepRecord, note_truth
 from comas.training.remembering import Remembering
 from comas.training.result import Result, is_ended, result_of
@@ -49,7 +49,7 @@ class Session:
         self.config = team.config
         self.pulse = Pulse(self.hooks, team.hosts, replies * (team.config.samples or 1))
         self.measuring = Measuring(team, self.hooks, self.pulse)
-        self.metrics = load_metrics(team.config.metrics or ())
+        self.metrics = metrics_of(team.task)
         self.asked = asked
         self.memory = Remembering(team, asked)
         # a game's start is no question whose answer could be learnt by heart

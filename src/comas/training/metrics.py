@@ -14,13 +14,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from comas.config.mistakes import nearest
-from comas.config.plugins import load_builder
 from comas.game.cost import cost as cost_of
 from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
@@ -29,30 +26,13 @@ from comas.objective.spread import is_flat
 from comas.seams import TIE
 from comas.stats import auc
 from comas.training.record import StepRecord as StepRecord
-from comas.types import Turn, UserMistake
+from comas.types import Task, Turn
 
 Metric = Callable[[StepRecord], Any]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Figures = dict[str, float]
 """Name -> value, of those that are known."""
-
-
-FORMER = {"coverage": "variety"}
-"""What runs of 0.1 call a metric -> its name now."""
-
-
-def load_metrics(names: Sequence[str]) -> dict[str, Metric]:
-    """Name in metrics.jsonl -> function; an error for a name that is none."""
-    metrics: dict[str, Metric] = {}
-    for name in (FORMER.get(name, name) for name in names):
-        if name.endswith(".py"):
-            metrics[Path(name).stem] = load_builder("metrics", name, "metrics").metric
-        elif name in METRICS:
-            metrics[name] = METRICS[name]
-        else:
-            raise UserMistake(f"metrics = {name!r}: {nearest(name, METRICS)} (or ./file.py)")
-    return metrics
 
 
 def summarise(step: StepRecord, metrics: Mapping[str, Metric]) -> dict[str, Any]:
@@ -432,3 +412,12 @@ METRICS: dict[str, Metric] = {
     )
 }
 """Those that are shipped, by name."""
+LABELLED = ("pay", "judges")
+"""Those that ask the task's verifier about every piece of work."""
+
+
+def metrics_of(task: Task) -> dict[str, Metric]:
+    """Name in metrics.jsonl -> function; those that ask for labels only where the task's verifier
+    is quick.
+    """
+    return {name: metric for name, metric in METRICS.items() if task.quick or name not in LABELLED}

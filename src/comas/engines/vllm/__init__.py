@@ -93,9 +93,7 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> VLLMEngine:
                 weights = Whole(vllm, policies[0], model, probe)
                 folders.close()  # its folder is read once
             else:
-                weights = Adapters(
-                    vllm, folders, shared, policies, probe, host, prove_every=plan.prove_every
-                )
+                weights = Adapters(vllm, folders, shared, policies, probe, host)
         undone.pop_all()
     return VLLMEngine(plan, policies, vllm, weights, model)
 

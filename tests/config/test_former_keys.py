@@ -1,0 +1,42 @@
+"""Keys of 0.1 that are gone: values that meant today's behaviour are read, others say what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from comas.config.schema import read
+from comas.types import UserMistake
+
+READ = [
+    ["hosts.home.prove_every=9"],
+    ["hosts.home.share_prompts=true"],
+    ["hosts.home.correction=token_truncate"],
+    ["hosts.home.old_logprobs=first_pass"],
+    ["hosts.home.alpha=32"],
+    ["hosts.home.rank=4", "hosts.home.alpha=8"],
+    ["agents.a.rank=3", "agents.a.alpha=6"],
+    ["eval_top_p=1.0"],
+    ['metrics=["rewards", "kl"]'],
+    ['metrics=["quality"]'],
+]
+REFUSED = {
+    "hosts.home.correction=token_mask": "hosts.home.correction: .*leave it out",
+    "hosts.home.old_logprobs=sampled": "hosts.home.old_logprobs: .*leave it out",
+    "hosts.home.alpha=9": "hosts.home.alpha: .*scale lr instead",
+    "agents.a.alpha=9": "agents.a.alpha: .*scale lr instead",
+    'metrics=["rewards", "./mine.py"]': "metrics: .*hook",
+    "eval_top_p=0.5": "eval_top_p: .*eval_temperature",
+}
+
+
+@pytest.mark.parametrize("pairs", READ, ids=" ".join)
+def test_values_that_meant_todays_behaviour_are_read(pairs: list[str]) -> None:
+    kept = [pair for pair in pairs if ".rank=" in pair]
+    agent = ["agents.a.host=home"]
+    assert read(None, [*agent, *pairs]) == read(None, [*agent, *kept])
+
+
+@pytest.mark.parametrize("pair", REFUSED)
+def test_other_values_are_one_line_with_the_remedy(pair: str) -> None:
+    with pytest.raises(UserMistake, match=REFUSED[pair]):
+        read(None, [pair])
