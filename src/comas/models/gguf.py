@@ -168,8 +168,9 @@ def config_folder(base: str) -> str:
         return folder
     described = tempfile.TemporaryDirectory(prefix="comas-gguf-")
     _DESCRIBED.append(described)
-    AutoConfig.from_pretrained(folder, **arguments).save_pretrained(described.name)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, **arguments)
+    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False, **arguments)
+    config.save_pretrained(described.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **arguments)
     tokenizer.save_pretrained(described.name)
     return described.name
 

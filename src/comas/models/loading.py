@@ -257,7 +257,13 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
 
 
 def _brief(error: Exception) -> str:
+    """The first words of a library's error; of one that asks for `trust_remote_code` our key."""
     words = " ".join(str(error).split())
+    if "trust_remote_code" in words:
+        return (
+            "it needs Python code that lies beside it, which does not run here unless you trust it:"
+            " read the code, then set hosts.<name>.trust_remote_code=true"
+        )
     if len(words) <= 200:
         return words
     return words[:200] + " ..."
