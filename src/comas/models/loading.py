@@ -135,6 +135,15 @@ def _model(base: str, source: str, arguments: Mapping[str, str], dtype: Any, tru
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
+    if unknown_keys:
+        LOG.warning(
+            "base %r: %d of its weights are left out (%s first): its config.json, of a %s, names no"
+            " such parts; correct it (num_hidden_layers, architectures) if they are meant",
+            base,
+            len(unknown_keys),
+            unknown_keys[0],
+            type(model).__name__,
+        )
     if arguments and is_rounded(base):  # as in a copy of it
         with torch.no_grad():
             for weight in model.parameters():
