@@ -18,7 +18,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.serve import endpoint
 from comas.testing import Scripted
 from comas.types import HostFailure, HostLost, UserMistake

@@ -26,7 +26,7 @@ from comas.game.agent import Member
 from comas.game.play import first, is_own, play_one
 from comas.game.roles import ANSWERS
 from comas.hooks import Hook, Pulse
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.storage.game_log import Log
 from comas.team import spending
 from comas.team.build import Team

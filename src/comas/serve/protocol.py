@@ -33,7 +33,7 @@ from pydantic import (
 )
 
 from comas.game.prompts import defuse
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.serve.playing import Answer, Players, Request, TooLong
 from comas.storage.records import plain
 from comas.types import HostFailure, HostLost, Turn, UserMistake
