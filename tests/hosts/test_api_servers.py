@@ -43,6 +43,7 @@ def test_content_in_parts_is_text_and_thoughts(content: Any, text: str, thoughts
     [
         ("stop", "4", True),
         (None, "4", True),
+        ("", "4", True),
         ("STOP", "4", True),
         ("eos_token", "4", True),
         ("model_length", "4", False),
@@ -217,6 +218,7 @@ def test_a_refusal_that_repeats_ends_the_run(serve: Any, host_at: Any) -> None:
         ({"error": {"code": "Arrearage", "message": "Access denied"}}, 400),
         ({"error": {"message": "Insufficient Balance", "type": "unknown_error"}}, 403),
         ({"code": "insufficient_balance", "message": "no"}, 429),
+        ([{"error": {"code": 402, "message": "no"}}], 200),
     ],
 )
 def test_an_empty_account_ends_the_run_in_whatever_words(
@@ -238,6 +240,7 @@ def test_an_empty_account_ends_the_run_in_whatever_words(
         ({"error": {"message": "Rate limit reached: see your billing details"}}, 429),
         ({"error": {"message": "busy: insufficient balance of load between servers"}}, 429),
         ({"error": {"code": 429, "message": "slow down"}}, 200),
+        ([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "wait"}}], 429),
     ],
 )
 def test_a_busy_server_is_no_empty_account(
@@ -249,10 +252,11 @@ def test_a_busy_server_is_no_empty_account(
     assert not host.ledger.unsettled
 
 
+@pytest.mark.parametrize("before", ["", "A long question. " * 20])
 def test_a_prompt_about_money_that_is_repeated_is_no_empty_account(
-    serve: Any, host_at: Any
+    before: str, serve: Any, host_at: Any
 ) -> None:
-    prompt = f"{'A long question. ' * 20} Who pays if there are insufficient funds?"
+    prompt = f"{before}Who pays if there are insufficient funds?"
     host = host_at(serve(answers({"error": {"message": f"cannot read: {prompt}"}}, 400)).url)
     with pytest.raises(HostFailure, match="answers 400"):
         asyncio.run(ask(host, prompt))

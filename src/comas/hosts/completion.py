@@ -132,7 +132,7 @@ def read_completion(data: bytes, encoding: str | None = None) -> Completion:
             words = f"the answer has no choices: {error_in(body, data)[0]}"
             raise Unusable(words, usage, empty="choices" in body and choices in ([], None))
     reason = choice.get("finish_reason")
-    end = FINISHED if reason is None else REASONS.get(str(reason).lower())
+    end = REASONS.get(str(reason).lower()) if reason else FINISHED
     if end == BROKEN_OFF:
         raise Unusable(f"the server ended its answer with {reason!r}", usage, kind=BROKEN_OFF)
     message = choice.get("message")
@@ -165,6 +165,8 @@ def body_of(data: bytes, encoding: str | None = None) -> dict[str, Any]:
         body = json.loads(data)
     except UnicodeDecodeError:
         body = json.loads(data.decode(encoding or "utf-8"))
+    if isinstance(body, list) and len(cast("list[Any]", body)) == 1:  # as some list their errors
+        body = cast("list[Any]", body)[0]
     return body if isinstance(body, dict) else {}
 
 

@@ -71,7 +71,7 @@ UNPAID_WORDS = re.compile(
     r"|payment required",
     re.IGNORECASE,
 )
-"""The same in the first words of a message: later ones may repeat the prompt."""
+"""The same in the first words of a message."""
 BROKEN = (httpx2.RequestError, OSError, anyio.EndOfStream)
 """Errors of a connection; the last two come through the library from TLS."""
 
@@ -313,16 +313,19 @@ class Server:
         bounds = (len(request.content), most)
         response, data = await self._answer(request, send, bounds)
         status = response.status_code
-        if 200 <= status < 300 and (within := _status_within(data)):
+        message, code = _error_of(data)
+        if 200 <= status < 300 and (within := _status_of(code)) is not None:
             status = within
             if status in GIVEN_UP:
                 self.ledger.count_unsettled(*bounds)
         if 200 <= status < 300:
             completion = self._read(data, response.charset_encoding, bounds)
             return httpx2.Response(status, request=request, extensions={"completion": completion})
-        message, code = _error_of(data)
         is_unpaid = status == 402 or code.lower() in UNPAID
-        if is_unpaid or (status != 429 and UNPAID_WORDS.search(message[:200])):
+        # of a busy server such words tell little, and a prompt that is repeated may have them
+        if status != 429 and not UNPAID_WORDS.search(request.content.decode()):
+            is_unpaid = is_unpaid or UNPAID_WORDS.search(message[:200]) is not None
+        if is_unpaid:
             told = f"{self.url} answers {status}: {self._plain(message)}"
             raise self.ledger.out_of_credit(told)
         if status in AGAIN or status >= 500:
@@ -447,13 +450,8 @@ def _change_of(sent: Mapping[str, Any], message: str) -> dict[str, str | int | N
     return {}
 
 
-def _status_within(data: bytes) -> int | None:
-    """The status that an error in the body of a 2xx gives as its code; None without one."""
-    try:
-        error = body_of(data).get("error")
-    except (ValueError, LookupError, RecursionError):
-        return None
-    code = str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
+def _status_of(code: str) -> int | None:
+    """The status that the code of an error in a 2xx stands for; None where it is none."""
     if code.lower() in UNPAID:
         return 402
     return int(code) if re.fullmatch(r"[45]\d\d", code) else None
