@@ -83,13 +83,13 @@ class Shape:
         return self.layers * sum(changed or sizes.values())
 
 
-def shape_of(model: str, folder: str) -> Shape:
+def shape_of(model: str, folder: str, trust_remote_code: bool = False) -> Shape:
     """Read the config.json in `folder` of the model at this place; ValueError or another error
     where it does not name these sizes.
     """
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(folder)
+    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     text = config.get_text_config()
     width = int(text.hidden_size)
     heads = int(text.num_attention_heads)
@@ -217,7 +217,7 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
         if folder is None:
             return f"{model} is not on this disk"
         try:
-            shapes.append(shape_of(model, folder))
+            shapes.append(shape_of(model, folder, host.trust_remote_code))
         except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
             return f"{type(error).__name__} in {folder}"
     torch_device, dtype = place_of(host.device, host.dtype)
@@ -481,7 +481,8 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
         models = weights_at(plans, ask_hub=False).models()
         folders = [config_folder(model) for model in models if (parameters(model) or 0) >= LARGE]
         folder = next(filter(None, folders), None)
-        speed = bfloat16_speed(folder) if folder is not None else 0.0
+        trusted = host.trust_remote_code
+        speed = bfloat16_speed(folder, trusted) if folder is not None else 0.0
         if speed >= CLEARLY:
             hosts[name] = host.model_copy(update={"dtype": "bfloat16"})
             note(

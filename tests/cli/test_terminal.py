@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from comas.cli import train
 from comas.config.plugins import load_plugin
 from comas.config.schema import read
 from comas.storage.run import Run
@@ -172,3 +173,23 @@ def test_a_file_that_fails_as_it_is_loaded_is_one_line(kind: str, tmp_path: Path
     with pytest.raises(UserMistake, match="cannot be imported: ") as found:
         load_plugin(kind, str(file))
     assert "line " in str(found.value)
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_run_that_is_stopped_while_it_loads_says_how_to_go_on_where_there_is_one(
+    began: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "resume_async", stopped)
+    monkeypatch.setattr(train, "train_async", stopped)
+    (tmp_path / "r").mkdir()
+    words = ["resume", str(tmp_path / "r")] if began else ["train", f"out={tmp_path / 'new'}"]
+    assert command(words, monkeypatch) == 130
+    told = capsys.readouterr().err
+    assert (f"resume {tmp_path / 'r'}" in told) == began
+    assert ("before the run began" in told) != began

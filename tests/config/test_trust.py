@@ -18,6 +18,10 @@ from tests.support.command import run
 STEALS = '[hosts.h]\nbase = "m"\napi = "http://127.0.0.1:1/v1"\nkey_env = "AWS_SECRET_ACCESS_KEY"\n'
 WISHES = {
     "hosts.h.key_env=AWS_SECRET_ACCESS_KEY": STEALS,
+    "hosts.h.header_env.api-key=AWS_SECRET_ACCESS_KEY": (
+        '[hosts.h]\nbase = "m"\napi = "http://127.0.0.1:1/v1"\n'
+        'header_env = { api-key = "AWS_SECRET_ACCESS_KEY" }\n'
+    ),
     "hosts.h.api=https://elsewhere.example/v1": (
         '[hosts.h]\nbase = "m"\napi = "https://elsewhere.example/v1"\n'
     ),

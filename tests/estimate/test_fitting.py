@@ -233,7 +233,7 @@ def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     speed: float, wanted: str, untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    monkeypatch.setattr(products, "bfloat16_speed", lambda _: tried.append(1) or speed)
+    monkeypatch.setattr(products, "bfloat16_speed", lambda *_: tried.append(1) or speed)
     notes: list[str] = []
     assert estimate.with_dtypes(resolved(untaught), notes.append).config.hosts["home"].dtype == (
         "auto"
@@ -255,7 +255,7 @@ def test_a_frozen_host_takes_bfloat16_as_learning_ones_do(
     untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "LARGE", 1)
-    monkeypatch.setattr(products, "bfloat16_speed", lambda _: 4.0)
+    monkeypatch.setattr(products, "bfloat16_speed", lambda *_: 4.0)
     frozen = resolved(untaught, "agents.a0.frozen=true")
     assert estimate.with_dtypes(frozen, print).config.hosts["home"].dtype == "bfloat16"
 

@@ -216,6 +216,39 @@ def test_nothing_is_evaluated_and_no_pickles_are_read() -> None:
         }, path
 
 
+def asks_for_code(tree: ast.AST) -> list[int]:
+    """Lines that load something of a model and do not say whether code of its own may run, which
+    transformers then asks of whoever sits at the keyboard.
+    """
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            trusted = [k.value for k in node.keywords if k.arg == "trust_remote_code"]
+            is_open = not trusted or ast.unparse(trusted[0]) == "None"
+            if node.func.attr == "from_pretrained" and is_open:
+                lines.append(node.lineno)
+    return lines
+
+
+def test_whether_code_of_a_model_may_run_is_said_wherever_one_is_loaded() -> None:
+    for path in FILES:
+        assert not asks_for_code(TREES[path]), path
+
+
+def test_the_gate_on_code_of_models_closes() -> None:
+    for line in (
+        "AutoConfig.from_pretrained(folder)",
+        "transformers.AutoTokenizer.from_pretrained(folder, **arguments)",
+        "Model.from_pretrained(folder, trust_remote_code=None).eval()",
+    ):
+        assert asks_for_code(ast.parse(line)) == [1]
+    for line in (
+        "AutoConfig.from_pretrained(folder, trust_remote_code=False)",
+        "Model.from_pretrained(folder, trust_remote_code=trusted, **arguments)",
+    ):
+        assert not asks_for_code(ast.parse(line))
+
+
 def asks_for_kinds(tree: ast.AST) -> list[int]:
     """Lines that ask what kind of host something is: `isinstance(host, ...)`, `getattr(host, ...)`."""
     found = []

@@ -11,6 +11,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ import pytest
 
 from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint import LARGEST, Said, Trouble, Usage, read_said
+from comas.hosts.completion import Completion, Unanswered, Usage, read_completion
+from comas.hosts.endpoint import LARGEST
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.support.endpoint import (
     KEY,
@@ -71,39 +73,42 @@ def test_an_answer_arrives_with_its_costs(
 @pytest.mark.parametrize(
     ("body", "want"),
     [
-        (said("cut", finish_reason="length"), Said("cut", "", False, 0.0, Usage(7, 3))),
+        (said("cut", finish_reason="length"), Completion("cut", "", False, 0.0, Usage(7, 3))),
         (
             said("x", logprobs={"content": [{"logprob": -0.5}, {"logprob": -1.0}]}),
-            Said("x", "", True, -1.5, Usage(7, 3)),
+            Completion("x", "", True, -1.5, Usage(7, 3)),
         ),
         (
             said("x", logprobs={"content": [{"logprob": None}]}),
-            Said("x", "", True, 0.0, Usage(7, 3)),
+            Completion("x", "", True, 0.0, Usage(7, 3)),
         ),
         (
             said("x", logprobs={"content": [{"logprob": "-inf"}]}),
-            Said("x", "", True, 0.0, Usage(7, 3)),
+            Completion("x", "", True, 0.0, Usage(7, 3)),
         ),
         (
             said("", message={"content": "4", "reasoning_content": "hm"}),
-            Said("4", "hm", True, 0.0, Usage(7, 3)),
+            Completion("4", "hm", True, 0.0, Usage(7, 3)),
         ),
         (
             said("", message={"content": None}, finish_reason="length"),
-            Said("", "", False, 0.0, Usage(7, 3)),
+            Completion("", "", False, 0.0, Usage(7, 3)),
         ),
-        ({"choices": said("x")["choices"]}, Said("x", "", True, 0.0, Usage())),
+        ({"choices": said("x")["choices"]}, Completion("x", "", True, 0.0, Usage())),
         (
             {**said("x"), "usage": {"prompt_tokens": -1, "completion_tokens": 1e300}},
-            Said("x", "", True, 0.0, Usage()),
+            Completion("x", "", True, 0.0, Usage()),
         ),
-        (said("a\ud800b\x1b[31m\x00"), Said("a\ufffdb\x1b[31m\x00", "", True, 0.0, Usage(7, 3))),
-        (said("\U0001f600"), Said("\U0001f600", "", True, 0.0, Usage(7, 3))),
+        (
+            said("a\ud800b\x1b[31m\x00"),
+            Completion("a\ufffdb\x1b[31m\x00", "", True, 0.0, Usage(7, 3)),
+        ),
+        (said("\U0001f600"), Completion("\U0001f600", "", True, 0.0, Usage(7, 3))),
     ],
     ids=repr,
 )
-def test_what_is_read(body: Any, want: Said) -> None:
-    found = read_said(json.dumps(body).encode())
+def test_what_is_read(body: Any, want: Completion) -> None:
+    found = read_completion(json.dumps(body).encode())
     assert found == want
     json.dumps(found.text, ensure_ascii=False).encode()  # can be written
 
@@ -128,8 +133,8 @@ def test_what_is_read(body: Any, want: Said) -> None:
     ids=lambda d: repr(d[:30]),
 )
 def test_what_is_no_completion_may_be_asked_again(data: bytes) -> None:
-    with pytest.raises(Trouble) as caught:
-        read_said(data)
+    with pytest.raises(Unanswered) as caught:
+        read_completion(data)
     assert caught.value.kind == "invalid body"
 
 
@@ -188,7 +193,9 @@ def test_a_key_that_a_server_repeats_is_in_no_error_and_no_log(
     act: Act, serve: Any, host_at: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
-    logging.getLogger("httpcore").setLevel(logging.INFO)  # at DEBUG it writes out what servers send
+    logging.getLogger("httpcore2").setLevel(
+        logging.INFO
+    )  # at DEBUG it writes out what servers send
     host = host_at(serve(act).url, retries=0)
     with pytest.raises((HostFailure, UserMistake)) as caught:
         asyncio.run(ask(host))
@@ -338,14 +345,6 @@ def test_a_temperature_that_has_to_be_1_names_its_key(serve: Any, host_at: Any) 
         asyncio.run(host.greet(Sampling(0.7), print))
     assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
     assert server.asked[-1]["temperature"] == 1.0
-
-
-def test_pauses_grow_and_are_the_requests_own() -> None:
-    host = ApiHost("judge", {"j": "m"}, HostConfig(api="http://x/v1"))
-    pauses = [host._pause(7, n, Trouble("500", "")) for n in range(4)]
-    assert pauses == [host._pause(7, n, Trouble("500", "")) for n in range(4)]
-    assert all(0.5 * 2**n <= p <= 2**n for n, p in enumerate(pauses))
-    assert host._pause(8, 0, Trouble("500", "")) != pauses[0]
 
 
 @pytest.mark.parametrize(
@@ -522,6 +521,16 @@ def test_money_needs_a_price_and_a_key_its_variable(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "comas.hosts.endpoint", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(UserMistake, match=r'pip install "comas\[api\]"'):
         ApiHost("judge", {"j": "m"}, HostConfig(api="http://x/v1")).open()
+
+
+def test_the_library_is_loaded_where_a_host_is_opened_and_nowhere_before() -> None:
+    code = (
+        "import sys, comas.cli.main, comas.hosts.api, comas.serve; print({'openai', 'httpx2'} &"
+        " {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

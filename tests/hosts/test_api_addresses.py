@@ -69,7 +69,6 @@ def test_an_address_that_is_one(url: str, host_at: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("no_proxy", "localhost,::1/128", "what no_proxy holds"),
         ("HTTP_PROXY", "ftp://me:hush@h:1", "what HTTP_PROXY holds"),
         ("all_proxy", "http://me:hush@[::1", "what all_proxy holds"),
         ("HTTP_PROXY", "http://me:hush@127.0.0.1:99999", "the proxy in HTTP_PROXY"),
@@ -93,7 +92,7 @@ def test_a_proxy_that_speaks_socks_needs_a_library(
     monkeypatch.setenv("ALL_PROXY", "socks5h://me:hush@127.0.0.1:1")
     told = mistake(host_at(serve(answers()).url))
     assert "ALL_PROXY" in told
-    assert 'pip install "httpx[socks]"' in told
+    assert 'pip install "httpx2[socks]"' in told
 
 
 def test_a_host_that_could_not_be_opened_can_be_opened_later(

@@ -17,7 +17,8 @@ import comas
 from comas.game.agent import Member
 from comas.game.play import TRIES, Scene, play_all
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint import MOST, BudgetSpent, Unusable, Usage, read_said, split_thoughts
+from comas.hosts.completion import MOST, Unusable, Usage, read_completion, split_thoughts
+from comas.hosts.ledger import BudgetSpent
 from comas.setups import single
 from comas.tasks import pick
 from comas.team.spending import restore, told
@@ -53,7 +54,7 @@ def test_thoughts_are_split_from_text_as_at_a_local_host(
     content: str, text: str, thoughts: str
 ) -> None:
     assert split_thoughts(content) == (text, thoughts)
-    found = read_said(json.dumps(said(content)).encode())
+    found = read_completion(json.dumps(said(content)).encode())
     assert (found.text, found.thoughts) == (text, thoughts)
 
 
@@ -89,16 +90,16 @@ def test_a_judge_that_thinks_aloud_is_read_after_its_thoughts(mixed: Any, tmp_pa
 def test_every_form_of_a_message_is_text_and_thoughts(
     message: Any, text: str, thoughts: str
 ) -> None:
-    found = read_said(json.dumps(said("", message=message)).encode())
+    found = read_completion(json.dumps(said("", message=message)).encode())
     assert (found.text, found.thoughts, found.usage) == (text, thoughts, Usage(7, 3))
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        [{"type": "image_url", "image_url": {}}],
-        [{"type": "text", "text": "4"}],
         [[["4"]]],
+        ["4"],
+        [{"type": "text", "text": "4"}, 5],
         {"text": "4"},
         4,
         True,
@@ -106,7 +107,7 @@ def test_every_form_of_a_message_is_text_and_thoughts(
 )
 def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any) -> None:
     with pytest.raises(Unusable, match="no message of text") as caught:
-        read_said(json.dumps(said(content)).encode())
+        read_completion(json.dumps(said(content)).encode())
     assert caught.value.usage.told
 
 
@@ -114,7 +115,9 @@ def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any)
     ("usage", "want"),
     [
         ({"prompt_tokens": 7, "completion_tokens": 3}, (7, 3)),
-        ({"prompt_tokens": 7.0, "completion_tokens": "3"}, (None, None)),
+        ({"prompt_tokens": 7.0, "completion_tokens": 3.0}, (7, 3)),
+        ({"prompt_tokens": 7.0, "completion_tokens": "3"}, (7, None)),
+        ({"prompt_tokens": 1e300, "completion_tokens": float("inf")}, (None, None)),
         ({"prompt_tokens": 7, "total_tokens": 10}, (7, None)),
         ({"completion_tokens": 3, "total_tokens": 10}, (None, 3)),
         ({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 2}, (7, 3)),
@@ -133,7 +136,7 @@ def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any)
 def test_a_usage_is_read_where_it_can_mean_one_thing_only(
     usage: Any, want: tuple[int | None, int | None]
 ) -> None:
-    found = read_said(json.dumps({**said("4"), "usage": usage}).encode())
+    found = read_completion(json.dumps({**said("4"), "usage": usage}).encode())
     assert found.usage == Usage(*want)
 
 
@@ -188,7 +191,7 @@ def test_what_waiting_does_not_mend_is_not_asked_again(
 
 
 ODD = [
-    said([{"type": "image_url"}], 4000, 2000),
+    said(["4"], 4000, 2000),
     {**said("", 4000, 2000), "choices": []},
     {**said("", 4000, 2000), "choices": {}},
     said("4", 4000, 2000, finish_reason="error"),

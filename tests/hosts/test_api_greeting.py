@@ -117,6 +117,11 @@ OTHER_NAME = {
         (answers(b"", 429, Retry_After="9999"), {"429": 1}),
         (answers(TOO_SMALL, 400), {"400": 1}),
         (answers(said("", finish_reason="length")), {}),
+        # all of the room went into thoughts
+        (answers({"choices": [], "usage": {"prompt_tokens": 7}}), {"invalid body": 1}),
+        (answers({"choices": None}), {"invalid body": 1}),
+        (answers({"choices": [{"index": 0, "finish_reason": "length"}]}), {}),
+        (answers({"choices": [{"index": 0, "finish_reason": "MAX_TOKENS"}]}), {}),
         (answers(said(message={"content": None, "reasoning": "h"})), {}),
     ],
 )
@@ -165,7 +170,6 @@ def test_what_the_user_can_mend_is_told_at_once(
     "act",
     [
         answers(b"<html>a page</html>"),
-        answers({"choices": []}),
         answers({"models": []}),
         answers(b""),
     ],

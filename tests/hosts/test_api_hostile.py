@@ -20,9 +20,8 @@ import comas
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.hooks import Hook, Progress
-from comas.hosts.api import ApiHost
 from comas.team.build import run_sync
-from tests.support.endpoint import KEY, Handler, answers, no_secret, records, said
+from tests.support.endpoint import KEY, Handler, answers, in_haste, no_secret, records, said
 
 REPLIES = [
     (
@@ -220,7 +219,7 @@ def test_hostile_errors_and_answers_in_an_evaluation(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    monkeypatch.setattr(ApiHost, "_pause", lambda self, seed, attempt, trouble: 0.0)
+    in_haste(monkeypatch)
     wrong = f"\x1b]0;owned\x07[red]{KEY}[/red]\u202e\x9b31m" + "<b>" * 300_000
 
     def act(handler: Handler, asked: dict[str, Any]) -> None:

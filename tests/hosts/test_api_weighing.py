@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from comas.game.weighing import shares_of
-from comas.hosts.endpoint import read_said
+from comas.hosts.completion import read_completion
 from comas.types import Ask, HostFailure, Reply, Sampling, UserMistake
-from tests.support.endpoint import answers, said
+from tests.support.endpoint import Handler, answers, said
 
 MESSAGES = [{"role": "user", "content": "is it right? yes or no"}]
 
@@ -51,12 +51,74 @@ def test_a_server_that_tells_no_alternatives_is_one_clear_line(serve: Any, host_
         asyncio.run(weigh(host, ["Yes", "No"]))
 
 
-def test_a_word_that_is_not_among_the_alternatives_has_no_invented_weight(
+def test_words_of_which_none_is_among_the_alternatives_have_no_invented_weight(
     serve: Any, host_at: Any
 ) -> None:
-    host = host_at(serve(answers(said("Yes", logprobs=told(("Yes", 0.9), ("The", 0.1))))).url)
-    with pytest.raises(HostFailure, match="'No' is not among the 2 likeliest"):
+    host = host_at(serve(answers(said("A", logprobs=told(("A", 0.9), ("The", 0.1))))).url)
+    with pytest.raises(HostFailure, match="'Yes' is not among the 2 likeliest"):
         asyncio.run(weigh(host, ["Yes", "No"]))
+
+
+@pytest.mark.parametrize("sure", ["Yes", "No"])
+def test_a_word_that_is_left_out_is_no_likelier_than_the_least_likely_that_is_told(
+    sure: str, serve: Any, host_at: Any
+) -> None:
+    """A judge that is sure of one word tells nothing of the other."""
+    server = serve(answers(said(sure, logprobs=told((sure, 0.96), ("The", 0.03), (" A", 0.01)))))
+    host = host_at(server.url)
+    reply = asyncio.run(weigh(host, ["Yes", "No"], temperature=0.0))
+    weights = dict(zip(["Yes", "No"], reply.weights or (), strict=True))
+    assert weights.pop(sure) == pytest.approx(math.log(0.96))
+    assert list(weights.values()) == pytest.approx([math.log(0.01)])
+    assert reply.text == sure
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "most"),
+    [
+        ("Invalid value for 'top_logprobs': must be less than or equal to 5.", 5),
+        ("top_logprobs should be in the range [0, 8], got 20", 8),
+    ],
+)
+def test_a_server_that_tells_fewer_alternatives_is_asked_for_those(
+    refusal: str, most: int, serve: Any, host_at: Any
+) -> None:
+    def limited(handler: Handler, asked: dict[str, Any]) -> None:
+        if asked["top_logprobs"] > most:
+            handler.reply({"error": {"message": refusal}}, 400)
+        else:
+            handler.reply(said("Yes", logprobs=told(("Yes", 0.7), ("No", 0.3))))
+
+    server = serve(limited)
+    host = host_at(server.url, retries=0)
+    for _ in range(2):
+        reply = asyncio.run(weigh(host, ["Yes", "No"]))
+        assert reply.weights == pytest.approx((math.log(0.7), math.log(0.3)))
+    assert [asked["top_logprobs"] for asked in server.asked] == [20, most, most]
+    assert host.events == {"top_logprobs refused": 1}
+
+
+@pytest.mark.parametrize(
+    "message", ["logprobs is not supported with this model", "unknown field: top_logprobs"]
+)
+def test_a_server_that_refuses_log_probs_is_one_clear_line(
+    message: str, serve: Any, host_at: Any
+) -> None:
+    host = host_at(serve(answers({"error": {"message": message}}, 400)).url)
+    with pytest.raises(UserMistake, match=r"top_logprobs.*roles"):
+        asyncio.run(weigh(host, ["Yes", "No"]))
+
+
+def test_alternatives_are_named_by_their_bytes_where_a_server_tells_them() -> None:
+    raw = [
+        {"token": "\u0120Yes", "logprob": -0.5, "bytes": list(b" Yes")},
+        {"token": "\u2581No", "logprob": -1.5, "bytes": list(b" No")},
+        {"token": "Maybe", "logprob": -2.5, "bytes": None},
+    ]
+    body = said("Yes", logprobs={"content": [{"top_logprobs": raw}]})
+    first = read_completion(json.dumps(body).encode()).first
+    assert first == {"Yes": -0.5, "No": -1.5, "Maybe": -2.5}
 
 
 def test_words_that_differ_by_spaces_alone_do_not_share_a_weight(serve: Any, host_at: Any) -> None:
@@ -90,11 +152,11 @@ def test_nothing_is_kept_for_learning(serve: Any, host_at: Any) -> None:
 )
 def test_log_probs_in_another_form_are_none(logprobs: Any) -> None:
     body = said("Yes", logprobs=logprobs)
-    assert read_said(json.dumps(body).encode()).first is None
+    assert read_completion(json.dumps(body).encode()).first is None
 
 
 def test_a_word_that_is_next_to_impossible_was_told_all_the_same() -> None:
     """Its probability is 0 in float64, its log-prob is not."""
     listed = [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -800.0}]
     body = said("Yes", logprobs={"content": [{"top_logprobs": listed}]})
-    assert read_said(json.dumps(body).encode()).first == {"Yes": 0.0, "No": -800.0}
+    assert read_completion(json.dumps(body).encode()).first == {"Yes": 0.0, "No": -800.0}

@@ -212,7 +212,19 @@ def test_what_is_not_plain_lora_is_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = by_peft(tiny, tmp_path / "x", **{"target_modules": ["q_proj"], **options})
-    with pytest.raises(UserMistake, match=said):
+    with pytest.raises(UserMistake, match=said) as caught:
+        loaded(tiny, a=folder)
+    assert ("merge_and_unload" in str(caught.value)) == ("also changes" not in said)
+
+
+def test_pickled_tensors_of_an_adapter_are_refused_with_a_way_on(
+    tiny: Path, tmp_path: Path
+) -> None:
+    folder = by_peft(tiny, tmp_path / "x")
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(
+        UserMistake, match=r"adapter_model\.bin, which may run code.*merge_and_unload"
+    ):
         loaded(tiny, a=folder)
 
 

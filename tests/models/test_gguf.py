@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def written(
     architecture: str = "llama",
     template: str | None = "own",
     kind: Any = None,
+    merges: Sequence[str] = ("a b", "c d"),
 ) -> Path:
     """The model of a Hugging Face folder as a GGUF file of float32, or with its matrices in
     another `kind` of numbers.
@@ -58,7 +60,7 @@ def written(
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(words)
     writer.add_token_types([3 if word in special else 1 for word in words])
-    writer.add_token_merges(["a b", "c d"])
+    writer.add_token_merges(list(merges))
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(tokenizer.pad_token_id)
     if template is not None:
@@ -201,6 +203,13 @@ def test_what_cannot_be_talked_to_is_one_line(
 
 def all_files(folder: Path) -> dict[str, int]:
     return {str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*.*")}
+
+
+def test_merges_of_a_token_that_is_not_there_are_one_line(folder: Path, tmp_path: Path) -> None:
+    broken = written(tmp_path / "broken.gguf", folder, merges=("a b", "x nowhere"))
+    with pytest.raises(UserMistake, match=r"broken\.gguf'.*tokenizer cannot be read") as caught:
+        gguf_files.config_folder(str(broken))
+    assert "\n" not in str(caught.value)
 
 
 def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:

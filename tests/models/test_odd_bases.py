@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from comas.engines.chat import Chat
@@ -238,6 +240,52 @@ def test_weights_under_a_prefix_are_told_with_it(prefix: str, tmp_path: Path) ->
     save_file(weights, file, {"format": "pt"})
     with pytest.raises(UserMistake, match=f"names of its weights begin with '{prefix}'"):
         load_models({"p": str(folder)})
+
+
+HEAD = "score.weight"
+LEFT_OUT: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
+    ({"num_hidden_layers": 1}, (), r"9 of its weights .*\(model\.layers\.1\."),
+    ({}, (HEAD,), r"1 of its weights .*\(score\.weight"),
+    (
+        {},
+        tuple(f"model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB"),
+        r"2 of its weights .*q_proj\.lora_A",
+    ),
+]
+"""Changes of a config, further weights, and what is noted."""
+
+
+@pytest.mark.parametrize(("change", "further", "told"), LEFT_OUT)
+def test_weights_that_a_config_names_no_place_for_are_told(
+    change: dict[str, Any],
+    further: tuple[str, ...],
+    told: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_model(tmp_path / "odd", num_hidden_layers=2)
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    weights = load_file(folder / "model.safetensors")
+    weights |= {name: torch.ones(2, 2) for name in further}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    load_models({"p": str(folder)})
+    assert [record for record in caplog.messages if re.search(told, record)]
+
+
+def test_weights_that_transformers_expects_and_ignores_are_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_model(tmp_path / "old")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    load_models({"p": str(folder)})
+    assert not [record for record in caplog.records if record.name == "comas"]
 
 
 def test_models_are_loaded_one_at_a_time(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import Plan
 from comas.evaluation.systems import load
 from comas.hooks import Hook
-from comas.hosts.api import ApiHost
 from comas.sync import run_sync
 from comas.team import spending
 from comas.training.start import resume_async
@@ -35,6 +34,7 @@ from tests.support.endpoint import (
     Handler,
     answers,
     breaks_off,
+    in_haste,
     is_greeting,
     judges,
     no_secret,
@@ -153,7 +153,7 @@ REFUSED = [
     ("seed=5", "seed cannot be changed here"),
     (
         "hosts.judge.base=other",
-        "key_env, concurrency, timeout, retries, price, budget_tokens, budget_money",
+        "key_env, header_env, concurrency, timeout, retries, price, budget_tokens, budget_money",
     ),
     ("hosts.home.timeout=5", "no host 'home' behind an API here"),
     ("hosts.judg.timeout=5", "did you mean judge?"),
@@ -210,7 +210,7 @@ def test_discussions_that_the_server_lets_down_are_failed_and_never_wrong(
             judges(handler, asked)
 
     _, keys = mixed(*[picky] * 500, retries=1)
-    monkeypatch.setattr(ApiHost, "_pause", lambda self, seed, attempt, trouble: 0.01)
+    in_haste(monkeypatch)
     comas.train(out=str(tmp_path / "run"), **{**keys, "steps": 1})
     (metrics,), episodes = records(tmp_path / "run")
     failed = [e for e in episodes if e["error"]]
@@ -440,7 +440,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
 def test_what_went_wrong_is_in_the_report_of_a_run(
     mixed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ApiHost, "_pause", lambda self, seed, attempt, trouble: 0.01)
+    in_haste(monkeypatch)
     faults = [
         answers(b"", 429),
         answers(b"", 500),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import re
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.serve import endpoint
 from comas.testing import Scripted
 from comas.types import HostFailure, HostLost, UserMistake
@@ -56,28 +57,38 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("presence_penalty", True, "not supported"),
         ("reasoning_effort", "low", "not supported"),
         ("modalities", ["audio"], "not supported"),
-        ("stream_options", {"include_usage": "x"}, "stream_options.include_usage: Input should be"),
+        (
+            "stream_options",
+            {"include_usage": "x"},
+            "stream_options.include_usage: true or false is wanted",
+        ),
         ("max_toks", 5, "not supported"),
         ("prompt", "x", "not supported"),
-        ("n", 0, "greater than or equal to 1"),
-        ("n", "2", "valid integer"),
-        ("n", True, "valid integer"),
+        ("n", 0, "n: a number of at least 1 is wanted"),
+        ("n", "2", "n: a whole number is wanted"),
+        ("n", True, "n: a whole number is wanted"),
         ("n", 65, "65 answers are wanted, and 64 are the most"),
-        ("seed", 1.5, "valid integer"),
-        ("temperature", -1, "greater than or equal to 0"),
-        ("temperature", 2.5, "less than or equal to 2"),
+        ("seed", 1.5, "a whole number is wanted"),
+        ("seed", 10**400, "number"),
+        ("temperature", -1, "at least 0"),
+        ("temperature", 2.5, "at most 2"),
+        ("temperature", "hot", "temperature: a number is wanted"),
         ("temperature", 5e-324, "wanted is 0, or at least 0.0001"),
         ("temperature", 9e-5, "wanted is 0, or at least 0.0001"),
-        ("top_p", 0, "greater than 0"),
-        ("max_tokens", 0, "greater than or equal to 1"),
-        ("stop", "", "at least 1 character"),
-        ("stream", "yes", "valid boolean"),
-        ("discussion", 1, "valid boolean"),
+        ("top_p", 0, "above 0"),
+        ("max_tokens", 0, "at least 1"),
+        ("top_k", 40, "not supported"),
+        ("repetition_penalty", 1.1, "not supported"),
+        ("stop", "", "stop: a text of at least 1 character"),
+        ("stop", [""], "stop.0: a text of at least 1 character"),
+        ("stop", 5, "stop: a "),
+        ("stream", "yes", "true or false"),
+        ("discussion", 1, "true or false"),
         ("model", "gpt-4", "there is no model 'gpt-4': there are single, single/a0, single/a1"),
         ("model", "./mine.py", "there is no model './mine.py'"),
         ("model", "vote:votes=1000", "there is no model"),
-        ("messages", [], "at least 1 item"),
-        ("messages", "hello", "valid array"),
+        ("messages", [], "a list of at least 1"),
+        ("messages", "hello", "messages: a list is wanted"),
         ("messages", [{"role": "assistant", "content": "so"}], "has to be the user's"),
         ("messages", [{"role": "user", "content": " \n"}], "has to be the user's"),
     ],
@@ -90,6 +101,7 @@ def test_a_parameter_is_refused_by_its_name(
     assert reply.status_code == (404 if name == "model" else 400)
     assert error["param"] == name
     assert said in error["message"]
+    assert not re.search(r"Input should|List should|String should|constr|\[", error["message"])
     assert error["type"] == "invalid_request_error"
 
 
@@ -103,7 +115,7 @@ def test_a_parameter_is_refused_by_its_name(
         ({"role": "user", "content": "x", "audio": {"id": "1"}}, "messages.0.audio"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
-            "messages.0.content.list[_Part].0.type",
+            "messages.0.content.0.type: wanted is 'text'",
         ),
         ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls"),
     ],
@@ -129,6 +141,11 @@ def test_what_asks_for_nothing_is_taken(served: Running) -> None:
         "user": "somebody",
         "store": False,
         "parallel_tool_calls": True,
+        "top_k": -1,
+        "min_p": 0,
+        "repetition_penalty": 1.0,
+        "best_of": 1,
+        "skip_special_tokens": True,
     }
     assert served.post({**CHAT, **nothing}).status_code == 200
 
@@ -136,13 +153,13 @@ def test_what_asks_for_nothing_is_taken(served: Running) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "the body: Invalid JSON"),
-        (b"[1]", "the body: Input should be an object"),
-        (b'{"model": "\xff"}', "Invalid JSON: invalid unicode"),
-        (b'{"model": "\\ud800"}', "Invalid JSON"),
-        (b"[" * 100_000, "Invalid JSON: recursion limit exceeded"),
-        (b"{}", "model: Field required"),
-        (b'{"model": "single"}', "messages: Field required"),
+        (b"", "the body: no JSON: "),
+        (b"[1]", "the body: an object is wanted"),
+        (b'{"model": "\xff"}', "no JSON: invalid unicode"),
+        (b'{"model": "\\ud800"}', "no JSON"),
+        (b"[" * 100_000, "no JSON: recursion limit exceeded"),
+        (b"{}", "model: is missing"),
+        (b'{"model": "single"}', "messages: is missing"),
     ],
 )
 def test_bodies_that_are_no_requests(served: Running, body: bytes, said: str) -> None:
@@ -183,6 +200,30 @@ def test_other_paths_and_verbs(served: Running) -> None:
     for path, status in (("/embeddings", 404), ("/completions", 404), ("/chat/completions", 405)):
         reply = httpx.get(served.url + path)
         assert reply.status_code == status
+        assert "POST /v1/chat/completions" in error_of(reply)["message"]
+    assert reply.headers["allow"] == "POST"
+    with pytest.raises(openai.NotFoundError, match=r"there is no 'POST /v1/completions' here"):
+        served.client.completions.create(model="single", prompt="x")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_waits_when_the_server_stops_is_told_so(stream: bool) -> None:
+    team = scripted(lambda *_: SAID, host=Slow)
+    (host,) = team.hosts.values()
+    with ThreadPoolExecutor(1) as threads:
+        with running(team) as served:
+            reply = threads.submit(served.post, {**CHAT, "stream": stream})
+            until(lambda: host.waiting == 1)
+            began = time.monotonic()
+        assert time.monotonic() - began < 5
+        told = reply.result()
+        if stream:
+            assert '"code": "server_stops"' in told.text
+        else:
+            assert told.status_code == 503
+            assert error_of(told)["code"] == "server_stops"
+            assert told.headers["x-should-retry"] == "true"
+    assert host.cancelled == 1
 
 
 def test_a_key_is_asked_for_and_never_told(capfd: pytest.CaptureFixture[str]) -> None:

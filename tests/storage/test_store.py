@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comas.game.play import settle_all
+from comas.storage import files
 from comas.storage.records import episode_record, without_none
 from comas.storage.rewind import rewind
 from comas.storage.run import FORMAT, Run
@@ -180,3 +181,24 @@ def test_folders_that_are_taken_missing_or_impossible(
     fresh = [Run.create({"method": "./my/game.py"}, None).path for _ in range(3)]
     assert len(set(fresh)) == 3
     assert all(p.parts[0] == "runs" and "-game" in p.name for p in fresh)
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("put", [files.write, files.append])
+def test_a_write_that_fails_names_its_file(put: Any) -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'$"):
+        put(FULL, "text")
+
+
+def test_discussions_that_cannot_be_written_name_their_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: Any, **__: Any) -> Any:
+        raise OSError(27, "File too large")
+
+    monkeypatch.setattr(Path, "write_text", too_large)
+    with pytest.raises(OSError, match=r"File too large: '.*000000\.jsonl'$"):
+        step(run, 0)

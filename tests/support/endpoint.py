@@ -15,10 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from comas.config.schema import HostConfig
 from comas.evaluation.systems import team_of
+from comas.hosts import api
 from comas.hosts.api import GREETING, ApiHost
 from comas.types import Ask, Sampling
 
@@ -130,9 +132,16 @@ def serving() -> Iterator[Callable[..., Endpoint]]:
         server.server_close()
 
 
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses before further tries are short, but for those that a server asks for."""
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(api, "FIRST", 0.01)
+
+
 @pytest.fixture(name="host_at")
 def hosting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ApiHost]]:
     monkeypatch.setenv("JUDGE_KEY", KEY)
+    in_haste(monkeypatch)
     hosts: list[ApiHost] = []
 
     def make(url: str, **config: Any) -> ApiHost:
@@ -141,7 +150,6 @@ def hosting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ApiHost]]
                 "judge",
                 {"j": "big-model"},
                 HostConfig(api=url, key_env="JUDGE_KEY", **config),
-                delay=0.01,
             )
         )
         return hosts[-1]

@@ -104,13 +104,18 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
     if (Path(folder) / PLAN).is_file():
         evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_)
         return
-    _watch(ctx, lambda hook: resume_async(folder, hook, changes=changes), json_)
+    _watch(ctx, lambda hook: resume_async(folder, hook, changes=changes), json_, Path(folder))
 
 
 def _watch(
-    ctx: typer.Context, run: Callable[[Hook], Coroutine[Any, Any, Result]], as_json: bool
+    ctx: typer.Context,
+    run: Callable[[Hook], Coroutine[Any, Any, Result]],
+    as_json: bool,
+    folder: Path | None = None,
 ) -> None:
-    """Let a run go on, show how it goes, and what it came to."""
+    """Let a run go on, show how it goes, and what it came to; `folder` is that of one that has
+    begun before.
+    """
     display = watcher(as_json)
     outlet = Outlet(display)
     try:
@@ -120,7 +125,7 @@ def _watch(
         # what a second Ctrl-C cut short is no news
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         with suppress(OSError):  # the terminal may be gone
-            print_stopped(display.path)
+            print_stopped(display.path or folder)
         sys.exit(CLOSED if outlet.gone else STOPPED)
     if as_json:
         print_json(ctx, result_json(result))

@@ -36,6 +36,10 @@ SECRETIVE = {
         "the name of an environment variable is wanted, never the key itself (letters, digits"
         " and _)"
     ),
+    "header_env": (
+        "names of headers and, for each, the name of an environment variable are wanted, never a"
+        " value itself"
+    ),
     "api": (
         "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs"
         " into the variable of key_env"
@@ -63,8 +67,9 @@ def explain(
         return f"{key}: {FORMER[str(path[-1])].instead}"
     if first["type"] == "extra_forbidden":
         return f"unknown key {key}: {_meant(str(path[-1]), keys_beside(path))}"
-    if path and path[-1] in SECRETIVE:
-        return f"{key}: {SECRETIVE[str(path[-1])]}"
+    secretive = "header_env" if "header_env" in path[2:] else str(path[-1]) if path else ""
+    if secretive in SECRETIVE:
+        return f"{key}: {SECRETIVE[secretive]}"
     message = first["msg"].removeprefix("Value error, ")
     value = first["input"]
     if first["type"] == "list_type" and isinstance(value, str):

@@ -654,14 +654,20 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         "Mapping[str, Any]", hosts if isinstance(hosts, Mapping) else {}
     ).items():
         host = cast("Mapping[str, Any]", table if isinstance(table, Mapping) else {})
-        if (variable := host.get("key_env")) is not None:
+        headers = cast(
+            "Mapping[str, Any]", named if isinstance(named := host.get("header_env"), dict) else {}
+        )
+        variables = {f"header_env.{header}": headers[header] for header in headers}
+        if host.get("key_env") is not None:
+            variables["key_env"] = host["key_env"]
+        for key, variable in variables.items():
             target = host.get("api", "an address of its choice")
             yield (
-                f"hosts.{name}.key_env",
+                f"hosts.{name}.{key}",
                 variable,
                 f"would send what that environment variable holds to {target}",
             )
-        elif isinstance(address := host.get("api"), str) and not _is_here(address):
+        if not variables and isinstance(address := host.get("api"), str) and not _is_here(address):
             yield f"hosts.{name}.api", address, "would send every discussion there"
         for key in OWN_FILES_OF_HOSTS:
             if _is_file(target := host.get(key)):

@@ -25,7 +25,7 @@ from comas.evaluation.ways import Asking, Way, described, players
 from comas.game.agent import Member
 from comas.game.play import first, is_own, play_one
 from comas.hooks import Hook, Pulse
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.storage.game_log import Log
 from comas.storage.records import kind_of
 from comas.team import spending

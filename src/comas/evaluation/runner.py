@@ -40,7 +40,7 @@ from comas.evaluation.systems import asked
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.models.sources import checkpoints
 from comas.program import Work
 from comas.signals import listening

@@ -2,8 +2,8 @@
 
 It answers and never learns; what it costs is counted, and a budget stops the run. Requests live in
 a thread and an event loop of their own, so that connections outlast the loops that ask. Leaves out:
-learning, token ids, the size of the server's context; single requests and what they cost
-(`hosts.endpoint`).
+learning, token ids, the size of the server's context; requests (`hosts.endpoint`), what they cost
+(`hosts.ledger`) and what is read from answers (`hosts.completion`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from comas.game.agent import derive_seed
 from comas.game.weighing import said_of
-from comas.hosts.endpoint import (
-    Ledger,
-    Refused,
-    Said,
-    Server,
-    Trouble,
-    Unusable,
-    through_proxies,
-)
+from comas.hosts.completion import Completion, Refused, Unanswered, Unusable
+from comas.hosts.ledger import Ledger
 from comas.hosts.plan import HostPlan
 from comas.hosts.table import ApiTable as Table
 from comas.program import Work
@@ -47,15 +39,16 @@ from comas.types import (
     UserMistake,
 )
 
+if TYPE_CHECKING:
+    from comas.hosts.endpoint import Server
+
 T = TypeVar("T")
-LONGEST = 300.0
-"""Seconds that a server may have us wait; one that asks for more has failed."""
 PATIENCE = 60.0
 """Seconds in which a server that does not answer the first request is asked again: it may be
 starting up.
 """
-SOON = 5.0
-"""Seconds between two such tries, at most."""
+FIRST, LAST = 0.5, 5.0
+"""Seconds between two such tries: first, and at most."""
 ALTERNATIVES = 20
 """Likeliest first tokens of which log-probs are asked for: as many as OpenAI's protocol allows."""
 GREETING = ({"role": "user", "content": "Hello"},)
@@ -68,44 +61,48 @@ class ApiHost:
     meter = None
 
     def __init__(
-        self,
-        name: str,
-        models: Mapping[str, str],
-        config: Table,
-        delay: float = 1.0,
-        work: Work | None = None,
+        self, name: str, models: Mapping[str, str], config: Table, work: Work | None = None
     ) -> None:
-        """`delay`: seconds before the second try; doubled before each further one."""
         self.name = name
         self.models = dict(models)
         self.config = config
-        self.delay = delay
         self.versions = dict.fromkeys(models, 0)
         self.busy = Busy()
         self.ledger = Ledger(name, config, work)
         self.spent = self.ledger.spent
         self.events = self.ledger.events
-        self.server = Server(name, config, sorted(set(models.values())), self.ledger)
+        self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def open(self) -> None:
+    def open(self) -> Server:
         """Find key and library, check address and proxies, start the thread; the first ask does it
         where nobody else has.
         """
         if self._loop is not None:
-            return
-        self.server.open()
+            assert self._server is not None
+            return self._server
+        try:
+            from comas.hosts.endpoint import Server
+        except ImportError as error:
+            raise UserMistake(
+                f'hosts.{self.name}.api needs openai: pip install "comas[api]"'
+            ) from error
+        models = sorted(set(self.models.values()))
+        server = self._server = Server(self.name, self.config, models, self.ledger)
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live(started)), name=f"host-{self.name}", daemon=True
+            target=lambda: asyncio.run(self._live(server, started)),
+            name=f"host-{self.name}",
+            daemon=True,
         )
         self._thread.start()
         self._loop = started.result()
+        return server
 
-    async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+    async def _live(self, server: Server, started: Future[asyncio.AbstractEventLoop]) -> None:
         self._room = asyncio.Semaphore(self.config.concurrency)
         self._over = asyncio.Event()
-        async with self.server.client:
+        async with server.client:
             started.set_result(asyncio.get_running_loop())
             await self._over.wait()
 
@@ -128,17 +125,19 @@ class ApiHost:
 
     async def _reply(
         self, ask: Ask, sampling: Sampling, also: Mapping[str, Any]
-    ) -> tuple[Reply, Said]:
-        """What the server says to an ask; the request says so much besides."""
+    ) -> tuple[Reply, Completion]:
+        """Return the reply to an ask, and all that the server tells; `also` is what the request
+        says besides.
+        """
         if ask.keep:
             raise UserMistake(
                 f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API:"
                 " freeze its agents"
             )
-        self.open()
-        body = self.server.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
+        server = self.open()
+        body = server.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
         began = time.perf_counter()
-        completion = await self._there(self._answer({**body, **also}, ask.seed))
+        completion = await self._there(self._answer(server, {**body, **also}))
         reply = Reply(
             completion.text,
             completion.finished,
@@ -159,8 +158,8 @@ class ApiHost:
         )
 
     async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
-        """Log-probs of words of one token each, which the server has to tell among the
-        `ALTERNATIVES` likeliest beginnings of its reply.
+        """Log-probs of words of one token each, which the server tells among the `ALTERNATIVES`
+        likeliest beginnings of its reply; of words that it leaves out, the most that they can be.
         """
         spelt = [choice.strip() for choice in choices]
         if len(set(spelt)) < len(spelt):
@@ -168,22 +167,30 @@ class ApiHost:
                 f"turn {ask.turn}: the choices {list(choices)} differ by spaces alone, of which a"
                 " server's alternatives tell nothing: reword one of them"
             )
+        untold = UserMistake(
+            f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
+            f" which weighing needs: give role {ask.role!r} to agents of other hosts"
+            " (agents.<name>.roles), or have words said instead"
+        )
         also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
-        reply, completion = await self._reply(ask, Sampling(max_tokens=1), also)
-        if completion.first is None:
-            raise UserMistake(
-                f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
-                f" which weighing needs: give role {ask.role!r} to agents of other hosts"
-                " (agents.<name>.roles), or have words said instead"
-            )
-        unknown = [choice for choice in spelt if choice not in completion.first]
-        if unknown:
+        try:
+            reply, completion = await self._reply(ask, Sampling(max_tokens=1), also)
+        except Refused as refused:
+            if "logprobs" in refused.message:
+                raise untold from None
+            raise
+        told = completion.first
+        if told is None:
+            raise untold
+        if not told.keys() & set(spelt):
             raise HostFailure(
-                f"{unknown[0]!r} is not among the {len(completion.first)} likeliest beginnings of"
-                " the reply that the server tells of: behind an API only words of one token,"
-                " which the prompt asks for, can be weighed"
+                f"{spelt[0]!r} is not among the {len(told)} likeliest beginnings of the reply that"
+                " the server tells of, nor is another choice: behind an API only words of one"
+                " token, which the prompt asks for, can be weighed"
             )
-        weights = tuple(completion.first[choice] for choice in spelt)
+        # a word that is not told of is no likelier than the least likely one that is
+        bound = min(told.values())
+        weights = tuple(told.get(choice, bound) for choice in spelt)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return replace(
             reply,
@@ -204,7 +211,7 @@ class ApiHost:
         assert self._loop is not None
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-        except (HostFailure, UserMistake, Trouble) as error:
+        except (HostFailure, UserMistake) as error:
             # what a library raised may repeat what the server sent, which may repeat the key
             error.__context__ = None
             raise
@@ -222,43 +229,45 @@ class ApiHost:
         so; with `retries = 0` it is not. `known` holds endpoints and models that have been greeted
         already, and takes up those of this host.
         """
-        self.open()
+        server = self.open()
         known = set() if known is None else known
-        for model in self.server.models:
-            address = (self.server.url, self.config.key_env or "", model)
+        for model in server.models:
+            address = (server.url, self.config.key_env or "", model)
             if address not in known:
-                await self._greet(
-                    self.server.body(model, GREETING, replace(sampling, max_tokens=1), 0), note
-                )
+                one_token = replace(sampling, max_tokens=1)
+                await self._greet(server, server.body(model, GREETING, one_token, 0), note)
                 known.add(address)
         self.ledger.check_told()
 
-    async def _greet(self, body: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    async def _greet(
+        self, server: Server, body: Mapping[str, Any], note: Callable[[str], None]
+    ) -> None:
+        from comas.hosts.endpoint import LONGEST, through_proxies
+
         began = time.monotonic()
         patience = PATIENCE if self.config.retries else 0.0
         seen: set[str] = set()
         for attempt in itertools.count():
             try:
-                await self._there(self._once(body))
+                await self._there(self._post(server, body, 0))
                 return
             except Refused as refused:
-                if refused.about_tokens:  # one is too little for a model that thinks: it is there
+                # one is too little for a model that thinks: it is there
+                if "token" in refused.message.lower():
                     return
                 self.events["given up"] += 1
                 remedy = f"check hosts.{self.name} (api, base), and what its server takes"
                 raise UserMistake(f"host {self.name}: {refused}; {remedy}") from None
-            except HostFailure as error:
-                raise UserMistake(f"host {self.name}: {error}") from None
-            except Trouble as trouble:
-                self.events[trouble.kind] += 1
-                if trouble.kind == "429":  # it lives, and asks are made again anyhow
+            except Unanswered as failure:
+                is_empty = isinstance(failure, Unusable) and failure.empty
+                if is_empty or failure.kind == "429":  # it lives, and asks are made again anyhow
                     return
-                problem = f"host {self.name}: {trouble}"
-                pause = trouble.after or min(self._pause(0, attempt, trouble), SOON)
-                if trouble.after:  # it says itself when it will be there
-                    patience = max(patience, min(trouble.after, LONGEST) + 1.0)
-                repeated = isinstance(trouble, Unusable) and str(trouble) in seen
-                if repeated or trouble.nowhere or time.monotonic() - began + pause > patience:
+                problem = f"host {self.name}: {failure}"
+                pause = failure.after or min(FIRST * 2**attempt, LAST)
+                if failure.after:  # it says itself when it will be there
+                    patience = max(patience, min(failure.after, LONGEST) + 1.0)
+                repeated = isinstance(failure, Unusable) and str(failure) in seen
+                if repeated or failure.nowhere or time.monotonic() - began + pause > patience:
                     self.events["given up"] += 1
                     remedy = (
                         f"check hosts.{self.name}.api{through_proxies()}, and that its server runs"
@@ -269,53 +278,29 @@ class ApiHost:
                         f"{problem}; asking again for {patience:.0f} seconds, since it may be"
                         " starting"
                     )
-                seen.add(str(trouble))
+                seen.add(str(failure))
                 await asyncio.sleep(pause)
+            except HostFailure as error:
+                raise UserMistake(f"host {self.name}: {error}") from None
 
-    async def _once(self, body: Mapping[str, Any]) -> Said:
-        """One try, when there is room."""
-        async with self._room:
-            self.ledger.check_budget()
-            with self.busy:
-                return await self.server.post(body)
-
-    async def _answer(self, body: Mapping[str, Any], seed: int) -> Said:
-        """Ask until there is an answer; a try that waits keeps its place, so that a busy server is
-        asked less.
+    async def _post(self, server: Server, body: Mapping[str, Any], retries: int) -> Completion:
+        """Ask when there is room; a request that waits for its next try keeps its place, so that a
+        busy server is asked less.
         """
         async with self._room:
             with self.busy:
-                attempt = 0
-                while True:
-                    self.ledger.check_budget()  # a try that came to nothing may have been billed
-                    try:
-                        return await self.server.post(body)
-                    except Refused:
-                        self.events["given up"] += 1
-                        raise
-                    except Trouble as trouble:
-                        self.events[trouble.kind] += 1
-                        if attempt == self.config.retries:
-                            self.events["given up"] += 1
-                            raise HostFailure(f"{trouble} (tried {attempt + 1} times)") from None
-                        await asyncio.sleep(self._pause(seed, attempt, trouble))
-                        attempt += 1
+                return await server.post(body, retries)
 
-    def _pause(self, seed: int, attempt: int, trouble: Trouble) -> float:
-        """Doubled each time, and somewhere between half and all of that, as the request's own seed
-        says.
-        """
-        share = 0.5 + 0.5 * derive_seed(seed, "pause", attempt) / 2**63
-        pause = min(self.delay * 2**attempt, LONGEST) * share
-        if trouble.after is None:
-            return pause
-        if trouble.after > LONGEST:
+    async def _answer(self, server: Server, body: Mapping[str, Any]) -> Completion:
+        """Ask until there is an answer."""
+        try:
+            return await self._post(server, body, self.config.retries)
+        except Unanswered as failure:
             self.events["given up"] += 1
-            raise HostFailure(
-                f"{trouble}; the server asks to wait {trouble.after:.0f} seconds, longer than"
-                f" {LONGEST:.0f}"
-            )
-        return trouble.after + min(pause, 1.0)  # not all of them in the same moment
+            raise HostFailure(f"{failure} (tried {failure.tries} times)") from None
+        except HostFailure:
+            self.events["given up"] += 1
+            raise
 
     async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
         """Do nothing: payoffs of frozen agents never leave the loop."""

@@ -1,322 +1,44 @@
-"""One endpoint that speaks OpenAI's chat protocol: its address and key, the client with the proxies
-and certificates of the environment, and one request: what is sent, what its answer says, what is
-wrong with it, and what it has cost.
+"""One endpoint that speaks OpenAI's chat protocol, asked by the package `openai`: what is sent and
+in how many tries, what refusals mean, what servers and models are learnt to take.
 
-What cannot work is a mistake in one line before any request. Leaves out: when to ask, and again
-(`hosts.api`), keeping what was spent in a folder (`team.spending`), streams.
+The library says when a request is tried again. Each try passes through `Server._try`, which sends
+what the config says and nothing of what the library finds in the environment, limits it, and counts
+what it costs. What cannot work is a mistake in one line before any request. Imported where a host
+is opened, since the library takes half a second. Leaves out: reading completions
+(`hosts.completion`), budgets (`hosts.ledger`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import json
-import math
 import os
 import re
 import socket
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
-import numpy as np
+import anyio
+import httpx2
+import openai
 from pydantic import SecretStr
 
+from comas.hosts.completion import (
+    Completion,
+    Refused,
+    Unanswered,
+    Unusable,
+    body_of,
+    error_in,
+    read_completion,
+)
+from comas.hosts.ledger import Ledger
 from comas.hosts.table import ApiTable as Table
-from comas.program import Work
 from comas.types import HostFailure, Sampling, UserMistake
-
-MOST = 10**12
-"""Tokens that one answer may cost; a number above is no count."""
-FAILED = ("abort", "error")
-"""Reasons for an end, in vLLM's words, that are failures of the server."""
-_MARK = re.compile("</?think>")
-
-
-class Trouble(Exception):
-    """A request that may succeed if it is made again."""
-
-    def __init__(
-        self, kind: str, said: str, after: float | None = None, *, nowhere: bool = False
-    ) -> None:
-        """`kind` is what it counts as; `after` the seconds that the server asks to wait; `nowhere`:
-        there is no machine of that name.
-        """
-        super().__init__(said)
-        self.kind = kind
-        self.after = after
-        self.nowhere = nowhere
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What an answer has cost; None where the server does not tell."""
-
-    prompt_tokens: int | None = None
-    tokens: int | None = None
-
-    @property
-    def told(self) -> bool:
-        """Whether the server told all of it."""
-        return self.prompt_tokens is not None and self.tokens is not None
-
-
-class Unusable(Trouble):
-    """An answer of 2xx that says nothing, and may have cost all the same."""
-
-    def __init__(
-        self, said: str, usage: Usage | None = None, *, kind: str = "invalid body"
-    ) -> None:
-        super().__init__(kind, said)
-        self.usage = usage or Usage()
-
-
-@dataclass(frozen=True)
-class Said:
-    """What is read from an answer."""
-
-    text: str
-    thoughts: str
-    finished: bool
-    logprob: float
-    usage: Usage
-    filtered: bool = False
-    """Whether a filter of the server's ended it: the text is empty then."""
-    first: Mapping[str, float] | None = None
-    """Log-probs of the first token and its alternatives, by their text, added up where texts differ
-    in the space around them; None where the server does not tell.
-    """
-
-
-def read_said(data: bytes) -> Said:
-    """A chat completion; whatever is not one is `Unusable`."""
-    try:
-        body: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Unusable(
-            f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)"
-        ) from None
-    body = body if isinstance(body, dict) else {}
-    usage = _usage(body.get("usage"))
-    match body.get("choices"):
-        case [dict(choice), *_]:
-            reason = choice.get("finish_reason")
-        case _:
-            raise Unusable(f"the answer has no choices: {words_of(data)[0]}", usage)
-    if reason in FAILED:
-        raise Unusable(f"the server ended its answer with {reason!r}", usage, kind="broken off")
-    message = choice.get("message")
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
-        raise Unusable("the answer has no message of text", usage)
-    content = message.get("content")
-    if not content and isinstance(refusal := message.get("refusal"), str):
-        content = refusal
-    text, thoughts_within = split_thoughts(content or "")
-    # vLLM and Ollama spell the key of thoughts in two ways
-    apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
-    reasoning = next(
-        (text_apart for text_apart in apart if isinstance(text_apart, str) and text_apart), ""
-    )
-    thoughts = "\n".join(filter(None, (reasoning, thoughts_within)))
-    if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
-        usage = Usage(usage.prompt_tokens, None)
-    is_filtered = reason == "content_filter"
-    return Said(
-        "" if is_filtered else _whole_text(text),
-        _whole_text(thoughts),
-        reason != "length",
-        _logprob(choice.get("logprobs")),
-        usage,
-        is_filtered,
-        _first_token(choice.get("logprobs")),
-    )
-
-
-def split_thoughts(content: str) -> tuple[str, str]:
-    """Text and thoughts, by the rule of local hosts (`engines.chat`): the text is what follows the
-    last thought, and where one is still open there is none. Tokens are not seen here, so that the
-    spelling of the marks tells.
-    """
-    marks = list(_MARK.finditer(content))
-    if not marks:
-        return content, ""
-    start = len(content) if marks[-1][0] == "<think>" else marks[-1].end()
-    return content[start:].strip(), _MARK.sub("", content[:start]).strip()
-
-
-def _usage(usage: Any) -> Usage:
-    """The numbers of `usage`; None where one is none, and of a prompt of no token."""
-    table: Any = usage if isinstance(usage, dict) else {}
-    counts = [table.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, generated = (n if type(n) is int and 0 <= n <= MOST else None for n in counts)
-    return Usage(prompt or None, generated)
-
-
-def _whole_text(text: str) -> str:
-    """Text as it came, but for halves of characters, which no file can hold."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-def _logprob(value: Any) -> float:
-    """The sum over generated tokens; 0.0 where they are not told."""
-    try:
-        total = math.fsum(float(token["logprob"]) for token in value["content"])
-    except (TypeError, KeyError, ValueError, OverflowError):
-        return 0.0
-    return total if math.isfinite(total) else 0.0
-
-
-SLACK = 0.01
-"""Nats by which rounding may put a log-prob above 0."""
-
-
-def _first_token(found: Any) -> dict[str, float] | None:
-    """Log-probs of the alternatives to the first token; None where they are not told."""
-    try:
-        listed = found["content"][0]["top_logprobs"]
-        alternatives = [(str(one["token"]).strip(), float(one["logprob"])) for one in listed]
-    except (TypeError, KeyError, IndexError, ValueError, OverflowError):
-        return None
-    by_word: dict[str, float] = {}
-    for text, logprob in alternatives:
-        if logprob > SLACK or math.isnan(logprob):
-            return None
-        if math.isfinite(logprob):
-            by_word[text] = float(np.logaddexp(logprob, by_word.get(text, -math.inf)))
-    return by_word or None
-
-
-REST = 30.0
-"""Seconds in which a server that wants to be paid is not asked again: games that wait for their
-turn would all ask it.
-"""
-
-
-class BudgetSpent(UserMistake):
-    """No further request is made; those that are open may end."""
-
-
-class Ledger:
-    """Counts tokens, money and what went wrong, over all processes."""
-
-    def __init__(self, host: str, config: Table, work: Work | None = None) -> None:
-        self.host = host
-        self.config = config
-        self.events: Counter[str] = Counter()
-        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`:
-        requests that got no answer.
-        """
-        self.spent: Counter[str] = Counter()
-        """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without
-        usage`, which count as 0.
-        """
-        self.unsettled: Counter[str] = Counter()
-        """`requests` without an answer that may be billed, and the `prompt_tokens` and `tokens`
-        that they cost at most.
-        """
-        self.elsewhere: tuple[int, float] = (0, 0.0)
-        """Tokens and money that count against the same budgets: those of an evaluation's other
-        systems.
-        """
-        self._unpaid: tuple[float, str] = (-math.inf, "")
-        """When the server last wanted to be paid, and how that is told."""
-        self.work = work or Work()
-
-    def count(self, usage: Usage) -> None:
-        """Add an answer."""
-        self.spent["requests"] += 1
-        if not usage.told:
-            self.spent["without usage"] += 1
-        self.spent["prompt_tokens"] += usage.prompt_tokens or 0
-        self.spent["tokens"] += usage.tokens or 0
-
-    def count_unsettled(self, prompt_tokens: int, tokens: int) -> None:
-        """Add a request of which nobody told what it has cost, with what it can
-        have cost at most.
-        """
-        self.unsettled.update(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
-
-    def money(self, counted: Mapping[str, int] | None = None) -> float | None:
-        """What the counted tokens have cost; None without a price."""
-        if self.config.price is None:
-            return None
-        counted = self.spent if counted is None else counted
-        prompt, generated = self.config.price
-        return (
-            counted.get("prompt_tokens", 0) * prompt + counted.get("tokens", 0) * generated
-        ) / 1e6
-
-    def check_budget(self) -> None:
-        """An error where a budget is spent, or cannot be held."""
-        since, refusal = self._unpaid
-        if time.monotonic() - since < REST:
-            raise BudgetSpent(refusal)
-        self.check_told()
-        used = self.spent + self.unsettled
-        tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
-        money = self.money(used)
-        money = None if money is None else money + self.elsewhere[1]
-        for name, amount in (("budget_tokens", tokens), ("budget_money", money)):
-            budget = getattr(self.config, name)
-            if budget is None or amount is None or amount < budget:
-                continue
-            key = f"hosts.{self.host}.{name}"
-            cost = "" if money is None else f" at a cost of {money:.4f}"
-            if self.unsettled:
-                most = self.unsettled["prompt_tokens"] + self.unsettled["tokens"]
-                requests = f"{self.unsettled['requests']} requests that were not answered"
-                cost += f" (up to {most} of them by {requests})"
-            raise BudgetSpent(
-                f"host {self.host}: its budget is spent: {tokens} tokens{cost}, and {key} is"
-                f" {budget:g}; raise it{self.work.going_on(f'{key}=NUMBER')}"
-            )
-
-    def out_of_credit(self, answer: str) -> BudgetSpent:
-        """What was paid for at the server is used up: waiting does not help, and what has been
-        played is kept.
-        """
-        self.events["out of credit"] += 1
-        answer = (
-            f"host {self.host}: {answer}; what was paid for there is used up: add to"
-            f" it{self.work.going_on()}"
-        )
-        self._unpaid = (time.monotonic(), answer)
-        return BudgetSpent(answer)
-
-    def check_told(self) -> None:
-        """An error where there is a budget, and the server does not tell what its answers cost."""
-        unknown = self.spent["without usage"]
-        for name in ("budget_tokens", "budget_money"):
-            if unknown and getattr(self.config, name) is not None:
-                key = f"hosts.{self.host}.{name}"
-                raise UserMistake(
-                    f"host {self.host}: {unknown} replies came without usage, so {key} cannot be"
-                    " held: have the server report it, or leave the budget"
-                    f" out{self.work.going_on(f'{key}=none')}"
-                )
-
-    def account(self) -> dict[str, Any]:
-        """What has been spent and what went wrong, as JSON."""
-        account: dict[str, Any] = {
-            "spent": dict(self.spent),
-            "money": self.money(),
-            "events": dict(self.events),
-        }
-        if self.unsettled:
-            account["unsettled"] = {**self.unsettled, "money": self.money(self.unsettled)}
-        return account
-
-    def restore(self, account: Mapping[str, Any]) -> None:
-        """The inverse of `account`."""
-        unsettled = {**account.get("unsettled", {})}
-        unsettled.pop("money", None)
-        saved = account["spent"], account["events"], unsettled
-        for counter, counts in zip((self.spent, self.events, self.unsettled), saved, strict=True):
-            counter.clear()
-            counter.update(counts)
-
 
 PATH = "/chat/completions"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -324,68 +46,117 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 LARGEST = 8_000_000
 """Bytes of a reply; one that is larger is given up."""
-AGAIN = (408, 409, 425, 429)
-"""Answers, besides 5xx, after which the same request may succeed."""
+LONGEST = 120.0
+"""Seconds for which the library lets a server make us wait; one that asks for more has failed."""
+AGAIN = (408, 409, 429)
+"""Statuses, besides 5xx, after which the library asks again."""
 GIVEN_UP = (502, 504, 524)
-"""Answers of a gateway behind which a server may go on, and be paid for it."""
-ROOM = "max_tokens"
-NEWER_ROOM = "max_completion_tokens"
-"""What newer models of OpenAI call the room of a reply; most other servers know the first alone."""
+"""Statuses of a gateway behind which a server may go on, and be paid for it."""
+WAITS = ("retry-after-ms", "retry-after", "x-should-retry")
+"""Headers by which a server says when to ask again."""
+MAX_TOKENS = "max_tokens"
+NEWER_MAX_TOKENS = "max_completion_tokens"
+"""What newer models of OpenAI call it; most other servers know the first alone."""
+REPEATED = 3
+"""Different prompts in a row that a model which has answered turns down by 403 or 404: then it is
+no matter of a single one.
+"""
+UNPAID = (
+    *("402", "insufficient_quota", "insufficient_credits", "insufficient_balance", "arrearage"),
+    *("billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"),
+)
+"""Codes and types of errors, in small letters, that mean an empty account, whatever the status."""
+UNPAID_WORDS = re.compile(
+    r"insufficient (credit|balance|fund)|(credit|account) balance is too low|out of credits"
+    r"|payment required",
+    re.IGNORECASE,
+)
+"""The same in the first words of a message."""
+BROKEN = (httpx2.RequestError, OSError, anyio.EndOfStream)
+"""Errors of a connection; the last two come through the library from TLS."""
 
 
-class Refused(HostFailure):
-    """A request that the server does not take."""
+class _Again(httpx2.RequestError):
+    """What the library takes for a broken connection, after which it tries again."""
 
-    def __init__(self, told: str, said: str) -> None:
-        super().__init__(told)
-        self.about_tokens = "token" in said.lower()
-        """Whether it is the number of tokens that the server does not take."""
+    def __init__(self, failure: Unanswered) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class _Final(openai.OpenAIError):
+    """What the library passes on at once."""
+
+    def __init__(self, error: HostFailure | UserMistake) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+"""Sends a request, and leaves the body of its answer to be read."""
+
+
+class Tries(openai.DefaultAsyncHttpxClient):
+    """The library's HTTP client, of which each `send` is one try."""
+
+    def __init__(
+        self, one_try: Callable[[httpx2.Request, Send], Awaitable[httpx2.Response]], **keys: Any
+    ) -> None:
+        super().__init__(**keys)
+        self.one_try = one_try
+
+    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        """Make one try; redirects are never followed."""
+        return await self.one_try(request, partial(super().send, stream=True))
 
 
 class Server:
-    """Takes requests of one host, one at a time or many at once; none is made again here."""
+    """Takes requests of one host, one at a time or many at once."""
 
     def __init__(self, host: str, config: Table, models: Sequence[str], ledger: Ledger) -> None:
+        """Find the key, check address and proxies, and make a client for as many connections as
+        requests may be open; it belongs to the first event loop that it is used in.
+        """
         self.host = host
         self.config = config
         self.models = models
-        self.url = f"{(config.api or '').rstrip('/')}{PATH}"
         self.ledger = ledger
-        self.client: Any = None
-        """None until `open`."""
-        self._key = SecretStr("")
-        self._taken: dict[str, dict[str, str | None]] = {model: {} for model in models}
-        """Model -> parameters that it has refused -> under which name it takes them, if any."""
-
-    def open(self) -> None:
-        """Find key and library, check address and proxies, and make a client for as many
-        connections as requests may be open; it belongs to the first event loop that it is used in.
-        """
-        self._key = _key_of(self.host, self.config)
-        try:
-            import httpx
-        except ImportError as error:
-            raise UserMistake(
-                f'hosts.{self.host}.api needs httpx: pip install "comas[api]"'
-            ) from error
-        key = f"hosts.{self.host}.api = {self.config.api!r}"
-        if (self.config.api or "").rstrip("/").endswith(PATH):
+        address = (config.api or "").rstrip("/")
+        self.url = f"{address}{PATH}"
+        key = f"hosts.{host}.api = {config.api!r}"
+        if address.endswith(PATH):
             raise UserMistake(f"{key}: leave {PATH} out, it is added to what stands there")
+        self._secrets = _secrets_of(host, config)
         try:
-            httpx.URL(self.url)
-        except httpx.InvalidURL as error:
+            httpx2.URL(self.url)
+        except httpx2.InvalidURL as error:
             raise UserMistake(f"{key} is no address: {error}") from None
-        headers = {"Accept-Encoding": "identity"}  # the limit on replies is one on what arrives
-        if secret := self._key.get_secret_value():
-            headers["Authorization"] = f"Bearer {secret}"
+        self._http = self._made_client()
+        self.client = openai.AsyncOpenAI(
+            # all that it would look up in the environment; `_try` sends none of it
+            api_key="unused",
+            organization="",
+            project="",
+            base_url=address,
+            http_client=self._http,
+        )
+        self._taken: dict[str, dict[str, str | int | None]] = {model: {} for model in models}
+        """Model -> parameters that it has refused -> under which name it takes them, up to which
+        number, or None for not at all.
+        """
+        self._turned_down: dict[str, set[str]] = {}
+        """Model that has answered -> prompts that it has turned down since."""
+
+    def _made_client(self) -> Tries:
         n = self.config.concurrency
-        limits = httpx.Limits(max_connections=n, max_keepalive_connections=n)
-        # no request may depend on the ones before
-        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         try:
-            # requests have one limit each
-            self.client = httpx.AsyncClient(
-                headers=headers, cookies=cookies, timeout=None, limits=limits
+            return Tries(
+                self._try,
+                # no request may depend on the ones before
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                timeout=None,  # each try has one limit
+                limits=httpx2.Limits(max_connections=n, max_keepalive_connections=n),
+                follow_redirects=False,
             )
         except OSError as error:
             reason = error.strerror or type(error).__name__
@@ -397,9 +168,9 @@ class Server:
         except ImportError:  # what a proxy's address holds may be a password: it is not repeated
             raise UserMistake(
                 f"host {self.host}: the proxy in {_that_are_set(PROXIES)} speaks SOCKS, which needs"
-                ' pip install "httpx[socks]"; or unset it'
+                ' pip install "httpx2[socks]"; or unset it'
             ) from None
-        except (ValueError, httpx.InvalidURL):
+        except (ValueError, httpx2.InvalidURL):
             raise UserMistake(
                 f"host {self.host}: what {_that_are_set(PROXIES)} holds names no proxy that can be"
                 " used: correct it, or unset it"
@@ -408,67 +179,189 @@ class Server:
     def body(
         self, model: str, messages: Sequence[Mapping[str, str]], sampling: Sampling, seed: int
     ) -> dict[str, Any]:
-        """Say what is asked, as JSON."""
-        # no more than 31 bits of seed: servers differ in what they take
+        """The JSON that asks for a reply."""
         body: dict[str, Any] = {
             "model": model,
-            "messages": [dict(m) for m in messages],
+            "messages": [{key: _sendable(text) for key, text in m.items()} for m in messages],
             "temperature": sampling.temperature,
-            ROOM: sampling.max_tokens,
+            MAX_TOKENS: sampling.max_tokens,
+            # no more than 31 bits: servers differ in what they take
             "seed": seed & 0x7FFFFFFF,
         }
-        # some servers take one of the two only
+        # some servers take one of temperature and top_p only
         body |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
         body |= {"logprobs": True} if self.config.logprobs else {}
-        return body
+        return {**(self.config.body or {}), **body}
 
-    async def post(self, body: Mapping[str, Any]) -> Said:
+    # --- a request, in several tries
+
+    async def post(self, body: Mapping[str, Any], retries: int) -> Completion:
         """Send a request as far as the model takes what it says: a refusal names a parameter that
-        it does not, and an answer without proves it, once per model.
+        it does not take, and an answer without it proves that, once per model.
         """
         model = body["model"]
         taken = dict(self._taken[model])
         while True:
-            names = {key: taken.get(key, key) for key in body}
-            sent = {name: body[key] for key, name in names.items() if name is not None}
-            status, headers, data = await self._exchange(sent, body[ROOM])
-            if 200 <= status < 300:
+            sent = _as_taken(body, taken)
+            try:
+                response = await self.client.post(
+                    PATH, cast_to=httpx2.Response, body=sent, options={"max_retries": retries}
+                )
+            except _Final as final:
+                raise final.error from None
+            except openai.APIStatusError as error:
+                message = _error_of(error.response.content)[0]
+                change = _change_of(sent, message) if error.status_code in (400, 422) else {}
+                if not change:
+                    raise self._refused(error.response, sent, message) from None
+                taken |= change
+            except openai.APIConnectionError as error:
+                failure = error.__cause__
+                assert isinstance(failure, _Again)
+                failure.failure.tries = _tries(error.request)
+                raise failure.failure from None
+            else:
                 for name in taken.keys() - self._taken[model].keys():
                     self.ledger.events[f"{name} refused"] += 1
                 self._taken[model] |= taken
-                return self._read(sent, body[ROOM], data)
-            message, code = words_of(data)
-            refused = _refused_parameter(sent, message) if status in (400, 422) else None
-            if refused is None:
-                raise self._refused(status, headers, message, code)
-            taken[refused] = NEWER_ROOM if refused == ROOM else None
+                self._turned_down[model] = set()
+                return response.extensions["completion"]
 
-    async def _exchange(
-        self, body: Mapping[str, Any], room: int
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body of what is answered; where nobody tells what a request has cost,
-        what it may have cost is counted.
+    def _refused(
+        self, response: httpx2.Response, sent: Mapping[str, Any], message: str
+    ) -> Exception:
+        """What the last answer other than 2xx means."""
+        status = response.status_code
+        answer = f"{self.url} answers {status}: {self._plain(message)}"
+        if status in AGAIN or status >= 500:
+            after = _wait_of(response.headers)
+            if after is not None and after > LONGEST:
+                answer += (
+                    f"; the server asks to wait {after:.0f} seconds, longer than {LONGEST:.0f}"
+                )
+            failure = Unanswered(str(status), answer, after)
+            failure.tries = _tries(response.request)
+            return failure
+        self.ledger.events[str(status)] += 1
+        if self._is_of_one_prompt(status, sent):
+            return Refused(answer, self._plain(message))
+        if status < 400 or status in (401, 403, 404, 407):
+            self.ledger.events["given up"] += 1
+            return UserMistake(f"host {self.host}: {answer}; {self._remedy(status)}")
+        if re.search(r"context|too long|maximum.{0,20}length", message, re.IGNORECASE):
+            answer = f"the prompt and its reply do not fit the model's context: {answer}"
+        elif re.search(r"\btemperature\b.*\btop_p\b|\btop_p\b.*\btemperature\b", message):
+            answer += (
+                "; top_p is sent where it is not 1: leave it at 1 (in an evaluation eval_top_p=1)"
+            )
+        elif re.search(r"\btemperature\b", message):
+            answer += (
+                "; models that take one temperature only take 1: set"
+                " agents.<name>.temperature=1 for its agents, in an evaluation eval_temperature=1"
+            )
+        elif re.search(r"\bsystem\b|developer instruction", message, re.IGNORECASE) and any(
+            m["role"] == "system" for m in sent["messages"]
+        ):
+            answer += (
+                "; a model that takes no system message can have no persona: leave"
+                " agents.<name>.system out"
+            )
+        return Refused(answer, self._plain(message))
+
+    def _is_of_one_prompt(self, status: int, sent: Mapping[str, Any]) -> bool:
+        """Whether a refusal may be of this prompt alone: the model has answered others, and has not
+        turned down one after the other since.
         """
-        import httpx
+        prompts = self._turned_down.get(sent["model"])
+        if status not in (403, 404) or prompts is None:
+            return False
+        prompts.add(json.dumps(sent["messages"]))
+        return len(prompts) < REPEATED
 
-        sent = _as_json(body)
+    def _remedy(self, status: int) -> str:
+        """What to check where a server will not answer anybody like us."""
+        if status == 407:
+            return "a proxy wants a user: name it in the variable that names the proxy"
+        if status in (401, 403):
+            key = "no key was sent"
+            if self.config.key_env:
+                key = f"the key in the environment variable {self.config.key_env}"
+            return f"check hosts.{self.host}.key_env ({key})"
+        names = ", ".join(self.models)
+        return f"check hosts.{self.host}.api, and that it has the model (base): {names}"
+
+    # --- one try
+
+    async def _try(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        """Answer one try of the library's: with a completion, a status that it is to judge, or an
+        error after which it tries again or not.
+        """
+        try:
+            self.ledger.check_budget()  # a try that came to nothing may have been billed
+            return await self._exchange(request, send)
+        except Unanswered as failure:
+            self.ledger.events[failure.kind] += 1
+            raise _Again(failure) from None
+        except (HostFailure, UserMistake) as error:
+            raise _Final(error) from None
+
+    async def _exchange(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        """Send a request, and count what its answer says that it has cost."""
+        sent = json.loads(request.content)
+        most = sent.get(MAX_TOKENS) or sent.get(NEWER_MAX_TOKENS) or 0
+        # no token is shorter than a byte, and the frame of JSON is longer than any template
+        bounds = (len(request.content), most)
+        response, data = await self._answer(request, send, bounds)
+        status = response.status_code
+        message, code = _error_of(data)
+        if 200 <= status < 300 and (within := _status_of(code)) is not None:
+            status = within
+            if status in GIVEN_UP:
+                self.ledger.count_unsettled(*bounds)
+        if 200 <= status < 300:
+            completion = self._read(data, response.charset_encoding, bounds)
+            return httpx2.Response(status, request=request, extensions={"completion": completion})
+        is_unpaid = status == 402 or code.lower() in UNPAID
+        # of a busy server such words tell little, and a prompt that is repeated may have them
+        if status != 429 and not UNPAID_WORDS.search(request.content.decode()):
+            is_unpaid = is_unpaid or UNPAID_WORDS.search(message[:200]) is not None
+        if is_unpaid:
+            told = f"{self.url} answers {status}: {self._plain(message)}"
+            raise self.ledger.out_of_credit(told)
+        if status in AGAIN or status >= 500:
+            self.ledger.events[str(status)] += 1
+        headers = {name: response.headers[name] for name in WAITS if name in response.headers}
+        return httpx2.Response(status, headers=headers, content=data, request=request)
+
+    async def _answer(
+        self, request: httpx2.Request, send: Send, bounds: tuple[int, int]
+    ) -> tuple[httpx2.Response, bytes]:
+        """The answer and its body. Where nobody tells what a request has cost, the most that it may
+        have cost is counted: `bounds`, tokens of the prompt and of the reply.
+        """
+        secrets = {name: secret.get_secret_value() for name, secret in self._secrets.items()}
+        # bodies are not packed: the limit on replies is one on what arrives
+        plain = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Content-Type": "application/json", **plain, **secrets}
+        ours = self._http.build_request("POST", self.url, content=request.content, headers=headers)
         is_settled = False  # nor is it where nobody waits for it any more
-        headers = {"Content-Type": "application/json"}
-        asking = self.client.stream("POST", self.url, content=sent, headers=headers)
         data = bytearray()
         try:
-            async with asyncio.timeout(self.config.timeout), asking as response:
-                async for chunk in response.aiter_bytes():
-                    data += chunk
-                    if len(data) > LARGEST:
-                        self.ledger.events["too large"] += 1
-                        self.ledger.events["given up"] += 1
-                        raise HostFailure(f"reply too large: more than {LARGEST} bytes")
+            async with asyncio.timeout(self.config.timeout):
+                response = await send(ours)
+                try:
+                    async for chunk in response.aiter_bytes():
+                        data += chunk
+                        if len(data) > LARGEST:
+                            self.ledger.events["too large"] += 1
+                            raise HostFailure(f"reply too large: more than {LARGEST} bytes")
+                finally:
+                    await response.aclose()
             is_settled = response.status_code not in GIVEN_UP
-            return response.status_code, response.headers, bytes(data)
+            return response, bytes(data)
         except TimeoutError:
             limit = f"{self.config.timeout:g} seconds (hosts.{self.host}.timeout)"
-            raise Trouble("timeout", f"no whole answer within {limit}") from None
+            raise Unanswered("timeout", f"no whole answer within {limit}") from None
         except (ValueError, OverflowError, ExceptionGroup) as error:
             # what the look-up of names and ports raises for what can be written, and is none
             is_settled = True
@@ -476,8 +369,8 @@ class Server:
                 f"host {self.host}: {self.url} cannot be reached ({type(error).__name__}): check"
                 f" hosts.{self.host}.api{through_proxies()}"
             ) from None
-        except httpx.RequestError as error:
-            is_settled = isinstance(error, httpx.ConnectError)
+        except BROKEN as error:
+            is_settled = isinstance(error, httpx2.ConnectError)
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 self.ledger.events["certificate"] += 1
                 raise UserMistake(
@@ -486,124 +379,134 @@ class Server:
                 ) from None
             reason = f"{self.url}: {type(error).__name__} {self._plain(str(error))}"
             kind = "no connection" if is_settled else "broken off"
-            raise Trouble(kind, reason, nowhere=_is_unknown_name(error)) from None
+            raise Unanswered(kind, reason, nowhere=_is_unknown_name(error)) from None
         finally:
             if not is_settled:
-                self.ledger.count_unsettled(len(sent), room)
+                self.ledger.count_unsettled(*bounds)
 
-    def _read(self, sent: Mapping[str, Any], room: int, data: bytes) -> Said:
-        """What a 2xx says; whatever comes of it, what it has cost is counted."""
+    def _read(self, data: bytes, encoding: str | None, bounds: tuple[int, int]) -> Completion:
+        """Read a 2xx; whatever comes of it, what it has cost is counted."""
         try:
-            completion = read_said(data)
+            completion = read_completion(data, encoding)
         except Unusable as wrong:
             if wrong.usage.told:
                 self.ledger.count(wrong.usage)
             else:
-                self.ledger.count_unsettled(len(_as_json(sent)), room)
+                self.ledger.count_unsettled(*bounds)
             reason = self._plain(str(wrong))
-            raise Unusable(reason, wrong.usage, kind=wrong.kind) from None
+            raise Unusable(reason, wrong.usage, kind=wrong.kind, empty=wrong.empty) from None
         self.ledger.count(completion.usage)
         if completion.filtered:
             self.ledger.events["content filter"] += 1
+        if not completion.is_reason_known:
+            self.ledger.events["unknown finish_reason"] += 1
         return completion
 
-    def _refused(
-        self, status: int, headers: Mapping[str, str], message: str, code: str
-    ) -> Exception:
-        """What an answer other than 2xx means."""
-        answer = f"{self.url} answers {status}: {self._plain(message)}"
-        if status == 402 or code == "insufficient_quota":
-            return self.ledger.out_of_credit(answer)
-        if status in AGAIN or status >= 500:
-            wait = headers.get("retry-after", "").strip()
-            is_number = re.fullmatch(r"\d{1,9}(\.\d+)?", wait)
-            return Trouble(str(status), answer, float(wait) if is_number else None)
-        self.ledger.events[str(status)] += 1
-        if status < 400 or status in (401, 403, 404, 407):
-            self.ledger.events["given up"] += 1
-        if status == 407:
-            return UserMistake(
-                f"host {self.host}: {answer}; a proxy wants a user: name it in the variable that"
-                " names the proxy"
-            )
-        if status in (401, 403):
-            key = "no key was sent"
-            if self.config.key_env:
-                key = f"the key in the environment variable {self.config.key_env}"
-            return UserMistake(
-                f"host {self.host}: {answer}; check hosts.{self.host}.key_env ({key})"
-            )
-        if status == 404 or status < 400:
-            names = ", ".join(self.models)
-            return UserMistake(
-                f"host {self.host}: {answer}; check hosts.{self.host}.api, and that it has the"
-                f" model (base): {names}"
-            )
-        if re.search(r"context|too long|maximum.{0,20}length", message, re.IGNORECASE):
-            return Refused(
-                f"the prompt and its reply do not fit the model's context: {answer}", message
-            )
-        if re.search(r"\btemperature\b", message):
-            answer += (
-                "; models that take one temperature only take 1: set"
-                " agents.<name>.temperature=1 for its agents, in an evaluation eval_temperature=1"
-            )
-        return Refused(answer, message)
-
     def _plain(self, text: str) -> str:
-        """A line of somebody else's words, without the key."""
-        if key := self._key.get_secret_value():
-            text = text.replace(key, "***")
+        """A line of somebody else's words, without our secrets."""
+        for secret in self._secrets.values():
+            text = text.replace(secret.get_secret_value().removeprefix("Bearer "), "***")
         text = text[:10_000]  # of eight megabytes no more is looked at
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return text if len(text) <= 200 else text[:200] + " ..."
 
 
-def _as_json(body: Mapping[str, Any]) -> bytes:
-    """No token is shorter than a byte, and the frame of JSON is longer than any template: so many
-    tokens a prompt has at most.
+def _sendable(text: str) -> str:
+    """Text without halves of characters, which UTF-8 cannot hold."""
+    return text.encode(errors="replace").decode()
+
+
+def _as_taken(body: Mapping[str, Any], taken: Mapping[str, str | int | None]) -> Mapping[str, Any]:
+    """A request in the way in which its model takes it."""
+    sent: dict[str, Any] = {}
+    for key, value in body.items():
+        match taken.get(key, key):
+            case str(name):
+                sent[name] = value
+            case int(most):
+                sent[key] = min(value, most)
+            case None:
+                pass
+    return sent
+
+
+def _change_of(sent: Mapping[str, Any], message: str) -> dict[str, str | int | None]:
+    """A parameter without which, under another name, or with a smaller number the same model may
+    take a request; empty where a refusal names none.
     """
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-
-
-def _refused_parameter(sent: Mapping[str, Any], message: str) -> str | None:
-    """The parameter without which, or under another name, the same model may take a request."""
-    if ROOM in sent and NEWER_ROOM in message and "support" in message:
-        return ROOM
+    if MAX_TOKENS in sent and NEWER_MAX_TOKENS in message and "support" in message:
+        return {MAX_TOKENS: NEWER_MAX_TOKENS}
+    if "top_logprobs" in sent and re.search(r"\btop_logprobs\b", message):
+        numbers = [int(number) for number in re.findall(r"(?<![\w.-])\d{1,2}(?!\w|\.\d)", message)]
+        smaller = [number for number in numbers if 0 < number < sent["top_logprobs"]]
+        if smaller:
+            return {"top_logprobs": max(smaller)}
     if "seed" in sent and re.search(r"\bseed\b", message):
-        return "seed"
+        return {"seed": None}
     # refused outright: a model that has one temperature has that of the protocol, which is 1
-    if sent.get("temperature") == 1.0 and re.search(r"\btemperature\b", message):
-        return "temperature"
-    return None
+    is_of_temperature = re.search(r"\btemperature\b", message) and "top_p" not in message
+    if sent.get("temperature") == 1.0 and is_of_temperature:
+        return {"temperature": None}
+    return {}
 
 
-def words_of(data: bytes) -> tuple[str, str]:
+def _status_of(code: str) -> int | None:
+    """The status that the code of an error in a 2xx stands for; None where it is none."""
+    if code.lower() in UNPAID:
+        return 402
+    return int(code) if re.fullmatch(r"[45]\d\d", code) else None
+
+
+def _error_of(data: bytes) -> tuple[str, str]:
     """What an error says, and the name that it gives itself."""
     try:
-        error = json.loads(data)["error"]
-        return str(error["message"]), str(error.get("code") or error.get("type") or "")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        return error_in(body_of(data), data)
+    except (ValueError, LookupError, RecursionError):
         return data.decode(errors="replace"), ""
 
 
-def _key_of(host: str, config: Table) -> SecretStr:
-    """The key, or nothing where none is wanted."""
-    variable = config.key_env
-    if variable is None:
-        return SecretStr("")
-    key = os.environ.get(variable, "").strip()
-    if not key:
+def _tries(request: httpx2.Request) -> int:
+    """How often the library has made a request by now."""
+    return int(request.headers.get("x-stainless-retry-count", 0)) + 1
+
+
+def _wait_of(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait, which it may give as a date; None where it does not."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        if re.fullmatch(r"\d{1,12}(\.\d+)?", value := headers.get(name, "").strip()):
+            return float(value) / unit
+    if (date := email.utils.parsedate_tz(headers.get("retry-after"))) is None:
+        return None
+    try:
+        return max(0.0, email.utils.mktime_tz(date) - time.time())
+    except (ValueError, OverflowError):  # a date that no calendar has
+        return None
+
+
+def _secrets_of(host: str, config: Table) -> dict[str, SecretStr]:
+    """The headers that hold what environment variables hold."""
+    secrets: dict[str, SecretStr] = {}
+    if config.key_env is not None:
+        key = _secret(f"hosts.{host}.key_env", config.key_env, r"[!-~]+")
+        secrets["Authorization"] = SecretStr(f"Bearer {key}")
+    for name, variable in (config.header_env or {}).items():
+        secrets[name] = SecretStr(_secret(f"hosts.{host}.header_env.{name}", variable, r"[ -~]+"))
+    return secrets
+
+
+def _secret(key: str, variable: str, pattern: str) -> str:
+    """What an environment variable holds, as far as a header can hold it."""
+    secret = os.environ.get(variable, "").strip()
+    if not secret:
         raise UserMistake(
-            f"hosts.{host}.key_env: the environment variable {variable} is not set: export it, with"
-            " the key"
+            f"{key}: the environment variable {variable} is not set: export it, with the key"
         )
-    if not re.fullmatch(r"[!-~]+", key):  # otherwise the library says so, and repeats it
+    if not re.fullmatch(pattern, secret):  # otherwise the library says so, and repeats it
         raise UserMistake(
-            f"hosts.{host}.key_env: what the environment variable {variable} holds cannot be a key:"
-            " it has spaces or letters beyond ASCII"
+            f"{key}: what the environment variable {variable} holds cannot be a key: it has spaces"
+            " or letters beyond ASCII"
         )
-    return SecretStr(key)
+    return secret
 
 
 def through_proxies() -> str:

@@ -154,15 +154,32 @@ class LocalTable(HostTable):
 Price = Annotated[float, Field(ge=0)]
 
 
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""Name of an environment variable."""
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+OURS = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "top_p")
+"""What the JSON of a request says anyway."""
+
+
+def _not_ours(body: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Refuse parameters of requests that have keys of their own."""
+    for name in body or {}:
+        if name in (*OURS, "logprobs", "top_logprobs", "n"):
+            raise ValueError(f"{name} is sent, or has a key of its own: leave it out here")
+    return body
+
+
 class ApiTable(HostTable):
     """Where it is reached, how it is asked, and what it may cost."""
 
     api: str | None = Field(None, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$")
     """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
-    key_env: Annotated[str | None, Key.CHANGES, Key.OF_API] = Field(
-        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
-    )
+    key_env: Annotated[Variable | None, Key.CHANGES, Key.OF_API] = None
     """Name of the environment variable that holds the key; never the key."""
+    header_env: Annotated[dict[HeaderName, Variable] | None, Key.CHANGES, Key.OF_API] = None
+    """Headers of each request -> names of the environment variables that hold their values."""
+    body: Annotated[dict[str, Any] | None, AfterValidator(_not_ours), Key.OF_API] = None
+    """What the JSON of each request says besides, such as `enable_thinking = false`."""
     concurrency: Annotated[int, Key.CHANGES] = Field(16, ge=1)
     """Requests at once."""
     timeout: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
@@ -175,7 +192,8 @@ class ApiTable(HostTable):
     budget_tokens: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_API] = (
         Field(None, ge=1)
     )
-    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops.
+    """Prompt and generated tokens, over all processes of a run; when they are spent the run stops,
+    and at most `concurrency` requests that are open by then are paid besides.
 
     `none` is no budget.
     """

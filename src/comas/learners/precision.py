@@ -117,15 +117,16 @@ LARGE = 50_000_000
 """Parameters below which it is not tried: products are not most of what such a model does."""
 
 
-def bfloat16_speed(folder: str) -> float:
+def bfloat16_speed(folder: str, trust_remote_code: bool = False) -> float:
     """How many times as fast as in float32 products with the weights of an MLP are in bfloat16,
     forward and backward, of the model that the config.json in this folder describes; 1 where that
     cannot be read.
     """
     try:
-        text: Any = AutoConfig.from_pretrained(folder).get_text_config()
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError):  # loading it says what is wrong
         return 1.0
+    text = config.get_text_config()
     width = int(getattr(text, "hidden_size", 0) or WIDEST)
     inner = int(getattr(text, "intermediate_size", 0) or 4 * width)
     seconds = fastest((min(inner, WIDEST), min(width, WIDEST)))

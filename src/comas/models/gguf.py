@@ -168,8 +168,15 @@ def config_folder(base: str) -> str:
         return folder
     described = tempfile.TemporaryDirectory(prefix="comas-gguf-")
     _DESCRIBED.append(described)
-    AutoConfig.from_pretrained(folder, **arguments).save_pretrained(described.name)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, **arguments)
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False, **arguments)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **arguments)
+    except Exception as error:
+        raise UserMistake(
+            f"base {base!r}: its config or tokenizer cannot be read ({type(error).__name__}:"
+            f" {' '.join(str(error).split())[:200]}): take another file of the model"
+        ) from error
+    config.save_pretrained(described.name)
     tokenizer.save_pretrained(described.name)
     return described.name
 

@@ -135,6 +135,15 @@ def _model(base: str, source: str, arguments: Mapping[str, str], dtype: Any, tru
             f"base {base!r} lacks weights ({missing_keys[0]} and {len(missing_keys) - 1} more): it"
             " is no whole causal LM"
         )
+    if unknown_keys:
+        LOG.warning(
+            "base %r: %d of its weights are left out (%s first): its config.json, of a %s, names no"
+            " such parts; correct it (num_hidden_layers, architectures) if they are meant",
+            base,
+            len(unknown_keys),
+            unknown_keys[0],
+            type(model).__name__,
+        )
     if arguments and is_rounded(base):  # as in a copy of it
         with torch.no_grad():
             for weight in model.parameters():
@@ -257,7 +266,13 @@ def place_of(device: str, dtype: str) -> tuple[Any, Any]:
 
 
 def _brief(error: Exception) -> str:
+    """The first words of a library's error; of one that asks for `trust_remote_code` our key."""
     words = " ".join(str(error).split())
+    if "trust_remote_code" in words:
+        return (
+            "it needs Python code that lies beside it, which does not run here unless you trust it:"
+            " read the code, then set hosts.<name>.trust_remote_code=true"
+        )
     if len(words) <= 200:
         return words
     return words[:200] + " ..."

@@ -16,13 +16,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Asked
 from starlette.responses import Response, StreamingResponse
@@ -53,6 +54,7 @@ QUIET = 15.0
 """Seconds after which a stream in which nothing happens says that it is alive."""
 WAITING = ": the team is talking\n\n"
 """A comment, so that nobody in between takes a quiet connection for a dead one."""
+ROUTES = ("GET /health", "GET /v1/models", "POST /v1/chat/completions")
 LOOK = 0.25
 """Seconds after which it is looked whether a client is still there."""
 
@@ -143,13 +145,17 @@ class Endpoint:
         self._lost: HostLost | None = None
         self.open = 0
         """Discussions that are played, or wait for that."""
+        self._playing: set[asyncio.Future[tuple[list[Answer], list[Turn]]]] = set()
+        """Requests that are answered now; what ends the server cancels them."""
         self._since = int(time.time())
         routes = [
             Route("/health", self._healthy),
             Route("/v1/models", self._models),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
-        app = Starlette(routes=routes, exception_handlers={Refusal: _refused})
+        app = Starlette(
+            routes=routes, exception_handlers={Refusal: _refused, HTTPException: _not_there}
+        )
         app.router.redirect_slashes = False  # which would repeat a name that the client chose
         # it writes no log, so that nothing that is asked, and no key, is in one
         config = uvicorn.Config(
@@ -172,8 +178,8 @@ class Endpoint:
         return f"http://{self._name}:{bound.getsockname()[1]}/v1"
 
     async def answer_until_cancelled(self, bound: socket.socket) -> None:
-        """Answer until cancelled, by Ctrl-C or SIGTERM; then nobody waits for an answer any more,
-        so that hosts stop what they are at. Raises HostLost where a host is gone: those who asked
+        """Answer until cancelled, by Ctrl-C or SIGTERM; then those who wait for an answer are told
+        so, and hosts stop what they are at. Raises HostLost where a host is gone: those who asked
         are told first.
         """
         current = asyncio.current_task()
@@ -184,9 +190,10 @@ class Endpoint:
             with listening(lambda: False, current.cancel), collected_apart():
                 await asyncio.shield(serving)
         finally:
+            for playing in self._playing:
+                playing.cancel()
             self._server.should_exit = True
-            self._server.force_exit = True  # requests are over: nothing is waited for
-            await serving
+            await serving  # for as long as it takes to tell them, a second at most
         if self._lost is not None:
             raise self._lost
 
@@ -218,15 +225,12 @@ class Endpoint:
                 events = self._events(request, deadline)
                 quiet = {"Cache-Control": "no-store"}
                 return StreamingResponse(events, media_type="text/event-stream", headers=quiet)
-            playing = asyncio.ensure_future(self._play(request, deadline))
-            try:
+            with self._started(request, deadline) as playing:
                 while not playing.done():
                     await asyncio.wait((playing,), timeout=LOOK)
                     if await asked.is_disconnected():
                         raise ClientDisconnect
-                return _answered(Wording(request).whole(*playing.result()))
-            finally:
-                playing.cancel()
+                return _answered(Wording(request).whole(*_result(playing)))
         except ClientDisconnect:
             return Response(status_code=499)  # which nobody reads
         except Exception as error:
@@ -235,18 +239,29 @@ class Endpoint:
     async def _events(self, request: Request, deadline: float) -> AsyncIterator[str]:
         """The events of a stream; the last one is its end, or the error that came on the way."""
         wording = Wording(request)
-        playing = asyncio.ensure_future(self._play(request, deadline))
         try:
-            yield wording.opening()
-            while not playing.done():
-                await asyncio.wait((playing,), timeout=QUIET)
-                if not playing.done():
-                    yield WAITING
-            yield wording.rest(*playing.result())
+            with self._started(request, deadline) as playing:
+                yield wording.opening()
+                while not playing.done():
+                    await asyncio.wait((playing,), timeout=QUIET)
+                    if not playing.done():
+                        yield WAITING
+                yield wording.rest(*_result(playing))
         except Exception as error:  # noqa: BLE001 - one request's trouble ends no other
             yield event(self._refusal(error).body())
+
+    @contextmanager
+    def _started(
+        self, request: Request, deadline: float
+    ) -> Generator[asyncio.Future[tuple[list[Answer], list[Turn]]]]:
+        """The discussions of a request, which end with the block."""
+        playing = asyncio.ensure_future(self._play(request, deadline))
+        self._playing.add(playing)
+        try:
+            yield playing
         finally:
             playing.cancel()
+            self._playing.discard(playing)
 
     async def _play(self, request: Request, deadline: float) -> tuple[list[Answer], list[Turn]]:
         self._check_places(request)
@@ -287,6 +302,15 @@ class Endpoint:
         return refusal_of(error)
 
 
+def _result(
+    playing: asyncio.Future[tuple[list[Answer], list[Turn]]],
+) -> tuple[list[Answer], list[Turn]]:
+    """The answers of discussions that are over; a Refusal where the server's end cut them off."""
+    if playing.cancelled():
+        raise Refusal(503, "the server stops: ask again when it is back", code="server_stops")
+    return playing.result()
+
+
 async def _body_of(asked: Asked) -> bytes:
     """The bytes of a request; a Refusal where they are no JSON by their header, or too many."""
     kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -302,6 +326,16 @@ async def _body_of(asked: Asked) -> bytes:
 
 def _answered(record: dict[str, Any]) -> Response:
     return Response(as_json(record), media_type="application/json")
+
+
+async def _not_there(asked: Asked, error: Exception) -> Response:
+    """Answer a path or method that there is not, in the form that clients read."""
+    assert isinstance(error, HTTPException)
+    what = f"{asked.method} {asked.url.path}"[:100]
+    message = f"there is no {what!r} here: there are {', '.join(ROUTES)}"
+    response = await _refused(asked, Refusal(error.status_code, message, code="unknown_url"))
+    response.headers.update(error.headers or {})  # the methods that a path has
+    return response
 
 
 async def _refused(_: Asked, refusal: Exception) -> Response:

@@ -33,13 +33,24 @@ from pydantic import (
 )
 
 from comas.game.prompts import clean
-from comas.hosts.endpoint import BudgetSpent
+from comas.hosts.ledger import BudgetSpent
 from comas.serve.playing import Answer, Players, Request, TooLong
 from comas.storage.records import plain
 from comas.types import HostFailure, HostLost, Turn, UserMistake
 
 NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
 """Values with which a parameter that nobody here can honour asks for nothing."""
+NEUTRAL: Mapping[str, float] = {
+    "top_k": -1,
+    "top_n_sigma": -1,
+    **dict.fromkeys(("repetition_penalty", "repeat_penalty", "length_penalty", "typical_p"), 1),
+    **dict.fromkeys(("typical", "tfs", "tfs_z", "best_of", "num_beams"), 1),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), True),
+    **dict.fromkeys(("add_generation_prompt", "cache_prompt"), True),
+}
+"""Parameters of samplers -> the value besides `NOTHING` with which they change nothing; front ends
+send all of them.
+"""
 NAMES = ("user", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
 """They say who asks, or are about tools, of which there are none: they ask for nothing."""
 SEEDS = 2**53
@@ -84,7 +95,7 @@ class Refusal(Exception):
 
     def headers(self) -> dict[str, str]:
         """What OpenAI's client reads: whether the same request may get an answer later."""
-        is_for_now = self.code in ("rate_limit_exceeded", "host_failure")
+        is_for_now = self.code in ("rate_limit_exceeded", "host_failure", "server_stops")
         return {"X-Should-Retry": "true" if is_for_now else "false"}
 
 
@@ -203,7 +214,8 @@ class _Body(_Strict):
         for name, value in table.items():
             if value is None or name in NAMES:
                 continue
-            if name in cls.model_fields or value not in NOTHING:
+            is_neutral = value in NOTHING or (name in NEUTRAL and value == NEUTRAL[name])
+            if name in cls.model_fields or not is_neutral:
                 given[name] = value
         return given
 
@@ -251,17 +263,52 @@ def read_request(data: bytes, players: Players) -> Request:
     )
 
 
+FIELDS = frozenset(
+    {*_Body.model_fields, *Message.model_fields, *_Part.model_fields, *_StreamOptions.model_fields}
+)
+WANTED = {
+    "extra_forbidden": "is not supported here, and is never ignored: leave it out",
+    "missing": "is missing",
+    "literal_error": "wanted is {expected}",
+    "string_type": "a text is wanted",
+    "string_too_short": "a text of at least {min_length} character is wanted",
+    "string_unicode": "a text is wanted, with whole characters",
+    "int_type": "a whole number is wanted",
+    "int_from_float": "a whole number is wanted",
+    "int_parsing_size": "a smaller number is wanted",
+    "float_type": "a number is wanted",
+    "finite_number": "a finite number is wanted",
+    "bool_type": "true or false is wanted",
+    "list_type": "a list is wanted",
+    "too_short": "a list of at least {min_length} is wanted",
+    "model_type": "an object is wanted",
+    "dict_type": "an object is wanted",
+    "model_attributes_type": "an object is wanted",
+    "greater_than": "a number above {gt} is wanted",
+    "greater_than_equal": "a number of at least {ge} is wanted",
+    "less_than": "a number below {lt} is wanted",
+    "less_than_equal": "a number of at most {le} is wanted",
+    "json_invalid": "no JSON: {error}",
+    "value_error": "{error}",
+}
+"""The library's kinds of mistakes -> what is said of them."""
+
+
 def _validated(data: bytes) -> _Body:
     try:
         return _Body.model_validate_json(data)
     except ValidationError as error:
         # of a value that may have several forms, what is said of the form that it comes closest to
         first = max(error.errors(), key=lambda each: len(each["loc"]))
-        key = ".".join(map(str, first["loc"]))[:100]
-        param = str(first["loc"][0])[:100] if first["loc"] else None
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            message = "is not supported here, and is never ignored: leave it out"
+        is_unknown = first["type"] == "extra_forbidden"
+        *above, last = first["loc"] or ("",)
+        # between them stand the library's names of the forms that it has tried
+        parts = [part for part in above if isinstance(part, int) or part in FIELDS]
+        parts += [last] if is_unknown or isinstance(last, int) or last in FIELDS else []
+        key = ".".join(map(str, parts))[:100]
+        wanted = WANTED.get(first["type"], "cannot be read")
+        message = wanted.format(**{"error": "", **first.get("ctx", {})})
+        param = str(parts[0])[:100] if parts else None
         raise Refusal(
             400, f"{key or 'the body'}: {message}", param=param, code="invalid_value"
         ) from None

@@ -13,8 +13,8 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,15 +39,26 @@ def as_json(
     return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Name the file in an OSError of writing to it, which names none (a full disk, a limit)."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write(path: Path, text: str) -> None:
     """A new file, on the disk when this returns."""
-    path.write_text(text, encoding="utf-8")
-    sync(path)
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
+        sync(path)
 
 
 def append(path: Path, text: str) -> None:
     """At the end of a file; on the disk for certain only after `sync`."""
-    with path.open("a", encoding="utf-8") as file:
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 

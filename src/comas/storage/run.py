@@ -157,7 +157,8 @@ class Run:
         """
         path = self.path / "episodes" / f"{metrics['step']:06d}.jsonl"
         records = [line(episode_record(episode)) for episode in episodes]
-        path.write_text("".join(records), encoding="utf-8")
+        with files.naming(path):
+            path.write_text("".join(records), encoding="utf-8")
         self._unsynced.append(path)
         files.append(self.path / "metrics.jsonl", line(metrics))
 

@@ -60,7 +60,9 @@ def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
     device = "cuda:0" if table.device.startswith("cuda:") else table.device
     travelling = replace(plan, table=table.model_copy(update={"device": device}))
     sources = [config.method] if config.method.endswith(".py") else []
-    keys = (other.key_env for other in config.hosts.values())
+    hosts = config.hosts.values()
+    keys = [other.key_env for other in hosts]
+    keys += [variable for other in hosts for variable in (other.header_env or {}).values()]
     call = Call(
         host=plan.name,
         shipment=pack(travelling, sources, threads),

@@ -28,6 +28,8 @@ from comas.models.sources import ADAPTER, adapters_among, known_as, recorded_bas
 from comas.types import UserMistake
 
 TENSORS = "adapter_model.safetensors"
+PICKLED = "adapter_model.bin"
+"""What older versions of peft called it, as a pickle."""
 PREFIX = "base_model.model."
 """peft puts PREFIX before a module's name."""
 PLAIN = {
@@ -55,6 +57,11 @@ ODD = dict.fromkeys(
     )
 )
 """The same of newer kinds, which not every peft that is to read our files knows."""
+MERGED = (
+    "merge it where peft is installed, by PeftModel.from_pretrained(BASE, ADAPTER)"
+    ".merge_and_unload().save_pretrained(NEW), and take NEW as a base"
+)
+"""The way on with an adapter that cannot be loaded here."""
 BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the base as it is; others (pissa, olora, loftq ...) take a
 part out of it.
@@ -74,7 +81,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
         if (config.get(key) or plain) != plain:
             raise UserMistake(
                 f"adapter {folder}: {key} is {config[key]!r}; only plain LoRA can be loaded here"
-                f" ({plain!r})"
+                f" ({plain!r}): {MERGED}"
             )
     if (how := config.get("init_lora_weights")) not in BEGINNINGS:
         raise UserMistake(
@@ -91,7 +98,7 @@ def spec_of(folder: str | Path) -> Spec:
     if len(set(ranks.values())) != 1:
         raise UserMistake(
             f"adapter {folder}: ranks {sorted(set(ranks.values()))} in one adapter; one rank is"
-            " wanted"
+            f" wanted: {MERGED}"
         )
     rank = next(iter(ranks.values()))
     alphas = {
@@ -100,7 +107,8 @@ def spec_of(folder: str | Path) -> Spec:
     }
     if len(alphas) != 1:
         raise UserMistake(
-            f"adapter {folder}: alphas {sorted(alphas)} in one adapter; one alpha is wanted"
+            f"adapter {folder}: alphas {sorted(alphas)} in one adapter; one alpha is wanted:"
+            f" {MERGED}"
         )
     alpha = float(alphas.pop())
     return Spec(
@@ -167,7 +175,10 @@ def load(population: Population, policy: str, folder: Path) -> None:
 def _plain(key: str, folder: Path) -> str:
     """`base_model.model.<module>.lora_A.weight` -> `<module>.lora_A`."""
     if not (key.startswith(PREFIX) and key.endswith((".lora_A.weight", ".lora_B.weight"))):
-        raise UserMistake(f"adapter {folder}: {key} is no LoRA of a linear layer")
+        raise UserMistake(
+            f"adapter {folder}: {key} is no LoRA of a linear layer inside a base (its head and"
+            f" embeddings are none): {MERGED}"
+        )
     return key.removeprefix(PREFIX).removesuffix(".weight")
 
 
@@ -177,6 +188,11 @@ def _ranks(folder: Path) -> dict[str, int]:
         with safe_open(folder / TENSORS, "pt") as file:
             shapes = {_plain(key, folder): file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
+        if (folder / PICKLED).is_file() and not (folder / TENSORS).exists():
+            raise UserMistake(
+                f"adapter {folder} has its weights in {PICKLED}, which may run code: where you"
+                f" trust them, {MERGED}"
+            ) from error
         raise UserMistake(f"adapter {folder} has no {TENSORS} that can be read: {error}") from error
     ranks = {
         name.removesuffix(".lora_A"): shape[0]

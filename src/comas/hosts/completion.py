@@ -1,0 +1,322 @@
+"""One chat completion as servers really write it: its text and thoughts, why it ended, log-probs of
+its tokens, and what it has cost.
+
+The types of the package `openai` are filled without a look at what a server sends, so that
+everything is looked at here. Leaves out: sending requests, what a refusal means (`hosts.endpoint`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from comas.types import HostFailure
+
+MOST = 10**12
+"""Tokens that one answer may cost; a number above is no count."""
+SLACK = 0.01
+"""Nats by which rounding may put a log-prob above 0."""
+FINISHED, CUT, FILTERED, BROKEN_OFF = "finished", "cut", "filtered", "broken off"
+REASONS = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), FINISHED),
+    **dict.fromkeys(("complete", "completed", "tool_calls", "tool_use", "function_call"), FINISHED),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), CUT),
+    **dict.fromkeys(("context_length_exceeded", "model_context_window_exceeded"), CUT),
+    **dict.fromkeys(("content_filter", "content_filtered", "guardrail_intervened"), FILTERED),
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content"), FILTERED),
+    **dict.fromkeys(("spii", "sensitive", "refusal", "error_toxic"), FILTERED),
+    **dict.fromkeys(("error", "abort", "aborted", "cancelled"), BROKEN_OFF),
+    **dict.fromkeys(("insufficient_system_resource", "network_error"), BROKEN_OFF),
+}
+"""A server's word for why a reply ended, in small letters -> what it means."""
+TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
+"""Keys of a message with text in them; vLLM and Ollama spell the key of thoughts in two ways."""
+_MARK = re.compile("</?think>")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that an answer has cost; None where the server does not tell."""
+
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+
+    @property
+    def told(self) -> bool:
+        """Whether the server told all of it."""
+        return self.prompt_tokens is not None and self.tokens is not None
+
+
+class Refused(HostFailure):
+    """A request that the server does not take."""
+
+    def __init__(self, told: str, message: str) -> None:
+        super().__init__(told)
+        self.message = message
+        """In the server's words."""
+
+
+class Unanswered(HostFailure):
+    """A request without an answer; made again, it may get one."""
+
+    def __init__(
+        self, kind: str, words: str, after: float | None = None, *, nowhere: bool = False
+    ) -> None:
+        """`kind` is what it counts as; `after` the seconds that the server asks to wait; `nowhere`:
+        there is no machine of that name.
+        """
+        super().__init__(words)
+        self.kind = kind
+        self.after = after
+        self.nowhere = nowhere
+        self.tries = 1
+
+
+class Unusable(Unanswered):
+    """A 2xx that says nothing, and may have cost all the same."""
+
+    def __init__(
+        self,
+        words: str,
+        usage: Usage | None = None,
+        *,
+        kind: str = "invalid body",
+        empty: bool = False,
+    ) -> None:
+        """`empty`: it is a completion, without any choice."""
+        super().__init__(kind, words)
+        self.usage = usage or Usage()
+        self.empty = empty
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What is read from an answer."""
+
+    text: str
+    thoughts: str
+    finished: bool
+    logprob: float
+    usage: Usage
+    filtered: bool = False
+    """Whether a filter of the server's ended it: the text is empty then."""
+    first: Mapping[str, float] | None = None
+    """Log-probs of the first token and its alternatives, by their text, added up where texts differ
+    in the space around them; None where the server does not tell.
+    """
+    is_reason_known: bool = True
+    """Whether the server's word for why it ended is one of `REASONS`, or missing."""
+
+
+def read_completion(data: bytes, encoding: str | None = None) -> Completion:
+    """The completion in the body of a 2xx; Unusable for a body with none. `encoding` is the
+    server's, for bodies that are not in Unicode.
+    """
+    try:
+        body = body_of(data, encoding)
+    except (ValueError, LookupError, RecursionError) as error:
+        raise Unusable(
+            f"the answer is no JSON ({type(error).__name__}, {len(data)} bytes)"
+        ) from None
+    usage = _usage(body.get("usage"))
+    match body.get("choices"):
+        case [dict(choice), *_]:
+            pass
+        case choices:
+            words = f"the answer has no choices: {error_in(body, data)[0]}"
+            raise Unusable(words, usage, empty="choices" in body and choices in ([], None))
+    reason = choice.get("finish_reason")
+    end = REASONS.get(str(reason).lower()) if reason else FINISHED
+    if end == BROKEN_OFF:
+        raise Unusable(f"the server ended its answer with {reason!r}", usage, kind=BROKEN_OFF)
+    message = choice.get("message")
+    if message is None and end in (CUT, FILTERED):  # nothing was written before
+        message = {}
+    if not isinstance(message, dict):
+        raise Unusable("the answer has no message of text", usage)
+    text, thoughts = _texts(cast("dict[str, Any]", message), usage)
+    if usage.tokens == 0 and (text or thoughts):  # nobody writes with no token
+        usage = Usage(usage.prompt_tokens, None)
+    return Completion(
+        "" if end == FILTERED else _whole_text(text),
+        _whole_text(thoughts),
+        end != CUT,
+        _logprob(choice.get("logprobs")),
+        usage,
+        end == FILTERED,
+        _first_token(choice.get("logprobs")),
+        end is not None,
+    )
+
+
+def body_of(data: bytes, encoding: str | None = None) -> dict[str, Any]:
+    """The object in a body, or that of its events; empty where it is none, and a ValueError where
+    it is no JSON.
+    """
+    if data.lstrip().startswith((b"data:", b"event:", b":")):
+        return _joined(_events(data), None if b"[DONE]" in data else "error")
+    try:
+        body = json.loads(data)
+    except UnicodeDecodeError:
+        body = json.loads(data.decode(encoding or "utf-8"))
+    if isinstance(body, list) and len(cast("list[Any]", body)) == 1:  # as some list their errors
+        body = cast("list[Any]", body)[0]
+    return body if isinstance(body, dict) else {}
+
+
+def error_in(body: Mapping[str, Any], data: bytes) -> tuple[str, str]:
+    """What an error in a body says, and its code or type; where it has none, all of the body."""
+    error = body.get("error") or body
+    if isinstance(error, str):
+        return error, ""
+    if not isinstance(error, dict):
+        return data.decode(errors="replace"), ""
+    message = error.get("message") or error.get("detail")
+    code = error.get("code") or error.get("type")
+    text = data.decode(errors="replace") if message is None else str(message)
+    return text, "" if code is None else str(code)
+
+
+def _events(data: bytes) -> Iterator[dict[str, Any]]:
+    """The objects in the `data:` lines of a stream."""
+    for line in data.decode(errors="replace").splitlines():
+        payload = line.removeprefix("data:").strip()
+        if line.startswith("data:") and payload != "[DONE]":
+            event = json.loads(payload)
+            if isinstance(event, dict):
+                yield cast("dict[str, Any]", event)
+
+
+def _joined(events: Iterator[dict[str, Any]], reason: str | None) -> dict[str, Any]:
+    """The completion that a stream of events gives piece by piece: texts are joined, log-probs
+    listed one after the other, and usage is the last that is told; `reason` is why it ended where
+    no event tells.
+    """
+    message: dict[str, Any] = {}
+    choice: dict[str, Any] = {"message": message, "finish_reason": reason}
+    body: dict[str, Any] = {"choices": []}
+    for event in events:
+        if "error" in event:
+            return event
+        body["usage"] = event.get("usage") or body.get("usage")
+        parts = event.get("choices")
+        for part in cast("list[Any]", parts if isinstance(parts, list) else []):
+            if not isinstance(part, dict) or part.get("index"):
+                continue
+            body["choices"] = [choice]
+            delta = part.get("delta") or part.get("message")
+            for key in TEXTS if isinstance(delta, dict) else ():
+                if isinstance(piece := cast("Any", delta).get(key), str):
+                    message[key] = message.get(key, "") + piece
+            choice["finish_reason"] = part.get("finish_reason") or choice["finish_reason"]
+            logprobs = part.get("logprobs")
+            if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
+                choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
+    return body
+
+
+def _texts(message: Mapping[str, Any], usage: Usage) -> tuple[str, str]:
+    """Text and thoughts of a message; Unusable where its content is neither text nor parts."""
+    content = message.get("content")
+    parts_thoughts = ""
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        content, parts_thoughts = _of_parts(cast("list[dict[str, Any]]", content))
+    if not isinstance(content, str | None):
+        raise Unusable("the answer has no message of text", usage)
+    if not content and isinstance(refusal := message.get("refusal"), str):
+        content = refusal
+    text, thoughts_within = split_thoughts(content or "")
+    apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
+    reasoning = next((words for words in apart if isinstance(words, str) and words), "")
+    return text, "\n".join(filter(None, (reasoning, parts_thoughts, thoughts_within)))
+
+
+def _of_parts(parts: list[dict[str, Any]]) -> tuple[str, str]:
+    """Text and thoughts in a list of parts; parts of other kinds (images, references) say none."""
+    text = ""
+    thoughts = ""
+    for part in parts:
+        match part:
+            case {"type": "text" | "output_text", "text": str(words)}:
+                text += words
+            case {"type": "thinking" | "reasoning", "thinking": list(inner)}:
+                texts = [p.get("text") for p in cast("list[Any]", inner) if isinstance(p, dict)]
+                thoughts += "".join(words for words in texts if isinstance(words, str))
+            case {"type": "thinking" | "reasoning", "thinking": str(words)}:
+                thoughts += words
+            case {"type": "thinking" | "reasoning", "text": str(words)}:
+                thoughts += words
+            case _:
+                pass
+    return text, thoughts
+
+
+def split_thoughts(content: str) -> tuple[str, str]:
+    """Text and thoughts, by the rule of local hosts (`engines.chat`): the text is what follows the
+    last thought, and where one is still open there is none. Tokens are not seen here, so that the
+    spelling of the marks tells.
+    """
+    marks = list(_MARK.finditer(content))
+    if not marks:
+        return content, ""
+    start = len(content) if marks[-1][0] == "<think>" else marks[-1].end()
+    return content[start:].strip(), _MARK.sub("", content[:start]).strip()
+
+
+def _usage(usage: Any) -> Usage:
+    """The numbers of `usage`; None where one is none, and of a prompt of no token."""
+    table: Any = usage if isinstance(usage, dict) else {}
+    prompt, generated = (_count(table.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+    return Usage(prompt or None, generated)
+
+
+def _count(number: Any) -> int | None:
+    """A number of tokens, which may be written as 10.0; None for anything else."""
+    is_whole = type(number) is int or (type(number) is float and number.is_integer())
+    return int(number) if is_whole and 0 <= number <= MOST else None
+
+
+def _whole_text(text: str) -> str:
+    """Text as it came, but for halves of characters, which no file can hold."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _logprob(value: Any) -> float:
+    """The sum over generated tokens; 0.0 where they are not told."""
+    try:
+        total = math.fsum(float(token["logprob"]) for token in value["content"])
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return 0.0
+    return total if math.isfinite(total) else 0.0
+
+
+def _first_token(value: Any) -> dict[str, float] | None:
+    """Log-probs of the alternatives to the first token; None where they are not told."""
+    try:
+        listed = value["content"][0]["top_logprobs"]
+        alternatives = [(_spelling(one), float(one["logprob"])) for one in listed]
+    except (TypeError, KeyError, IndexError, ValueError, OverflowError):
+        return None
+    by_word: dict[str, float] = {}
+    for text, logprob in alternatives:
+        if logprob > SLACK or math.isnan(logprob):
+            return None
+        if math.isfinite(logprob):
+            by_word[text] = float(np.logaddexp(logprob, by_word.get(text, -math.inf)))
+    return by_word or None
+
+
+def _spelling(alternative: Mapping[str, Any]) -> str:
+    """The text of an alternative without the space around it: that of its bytes where they are
+    told, since some servers name tokens as their vocabulary spells them.
+    """
+    text = str(alternative["token"])
+    if isinstance(codes := alternative.get("bytes"), list) and codes:
+        text = bytes(cast("list[int]", codes)).decode(errors="replace")
+    return text.strip()
