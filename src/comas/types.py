@@ -10,10 +10,10 @@ import functools
 import operator
 import random
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge, Gt, Interval
@@ -447,14 +447,16 @@ def _from_former(keys: dict[str, Any]) -> dict[str, Any]:
     """
     names: Any = keys.get("roles", ())
     common = {name: Role(kind) for name, kind in COMMON_KINDS.items()}
-    roles: dict[str, Role] = dict(names) if isinstance(names, Mapping) else common
-    if {"paid", "pays"} & keys.keys() or (names and roles is common):
+    named = cast("Mapping[str, Role]", names) if isinstance(names, Mapping) else None
+    roles: dict[str, Role] = common if named is None else dict(named)
+    if {"paid", "pays"} & keys.keys() or (names and named is None):
         rewards = {
             name: role.reward or "" for name, role in roles.items() if role.reward is not None
         }
         paid: Sequence[str] = keys.pop("paid", tuple(rewards) or ("solution",))
         rewards |= keys.pop("pays", {})
-        for name in (*paid, *names):
+        further = cast("Iterable[str]", names)
+        for name in (*paid, *further):
             roles[name] = replace(
                 roles.get(name, Role()), reward=rewards.get(name, "") if name in paid else None
             )
