@@ -30,6 +30,7 @@ from comas.evaluation import ways
 from comas.storage import files
 from comas.storage.records import flat
 from comas.team.build import seats
+from comas.training.metrics import METRICS
 from comas.types import UserMistake
 
 HELD_OUT = ("accuracy", "before", "gain", "lowest")
@@ -377,7 +378,7 @@ WRITTEN = (
     *("seconds", "spent", "peak_bytes"),
     *("validation", "validation_by_agent"),
 )
-"""What a line of metrics.jsonl has besides the metrics that the config names."""
+"""What a line of metrics.jsonl has besides the metrics of a step."""
 
 
 def check_named(what: str, name: str, known: Iterable[str]) -> None:
@@ -417,8 +418,7 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
             raise UserMistake(f"metric = {measure.metric!r}: it is not trained, and has no steps")
         if "" in measure.metric.split("."):
             raise UserMistake(f"metric = {measure.metric!r}: nothing stands beside one of its dots")
-        metrics = [Path(name).stem for name in resolved.config.metrics or ()]
-        names = [*WRITTEN, *metrics]
+        names = [*WRITTEN, *METRICS]
         check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], names)
         return
     if measure.task is not None:

@@ -164,6 +164,10 @@ class Serving:
     """How often the policy was published, this time included."""
 
 
+PROVE_EVERY = 4
+"""Publishes of an adapter from one comparison of log-probs to the next, after the first two."""
+
+
 class Adapters:
     """The table of policies and the versions that serve them."""
 
@@ -176,7 +180,7 @@ class Adapters:
         probe: Probe,
         host: str,
         *,
-        prove_every: int,
+        prove_every: int = PROVE_EVERY,
     ) -> None:
         """`host` is `hosts.<name>`, for error messages. Proves that vLLM has the base, and that it
         takes adapters on it, before any policy is published.
