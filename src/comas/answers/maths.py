@@ -9,7 +9,9 @@ so that no verdict depends on what was asked before it. Leaves out: proofs.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -27,6 +29,11 @@ The process itself ends after five seconds of computing, however busy the machin
 """
 _COMMAND = re.compile(r"\\(?:text|mbox|mathrm)[a-z]*\s*\{[^{}]*\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[^\W\d_]{2,}")
+LOG = logging.getLogger("comas")
+BROKEN: Counter[tuple[str, bool]] = Counter()
+"""How often the checker broke in this process, by the error's name and whether it was the answer's
+doing (else the reference's).
+"""
 WORKERS = Workers("comas.answers.maths_worker", PATIENCE)
 
 
@@ -113,7 +120,7 @@ def works() -> bool:
 def _found(*request: str) -> Any:
     outcome = told(*request)
     if isinstance(outcome, WorkerFailed):
-        raise WorkerFailed(str(outcome), lasting=True)
+        raise WorkerFailed(str(outcome), lasting=True, begun=outcome.begun)
     return outcome
 
 
@@ -167,10 +174,10 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def verify(question: Question, text: str) -> Verdict:
-    """Right if the boxed answer equals the reference, wrong also where the checker digests the
-    reference but not the answer.
+    """Right if the boxed answer equals the reference, wrong also where the checker breaks on the
+    answer, or takes too long for it.
 
-    Failed where there is no reference, or the checker broke down.
+    Failed where there is no reference, where the checker breaks on it, or does not work at all.
     """
     answer = extract(question, text)
     if question.answer is None:
@@ -179,5 +186,23 @@ def verify(question: Question, text: str) -> Verdict:
         return "wrong"
     try:
         return "right" if equal(question.answer, answer) else "wrong"
-    except WorkerFailed:
-        return "wrong" if not digests(answer) and digests(question.answer) and works() else "failed"
+    except WorkerFailed as error:
+        if not error.lasting and not works():
+            return "failed"
+        note_broken(error, question.answer, answer)
+        return "wrong" if error.begun else "failed"
+
+
+def note_broken(error: WorkerFailed, gold: str, answer: str) -> None:
+    """Count what broke the checker, and show the first of each kind and each tenfold count."""
+    name = str(error).partition(":")[0]
+    on_answer = error.begun
+    BROKEN[name, on_answer] += 1
+    count = BROKEN[name, on_answer]
+    if str(count).strip("0") == "1":
+        text, verdict = (answer, "wrong") if on_answer else (gold, "no verdict")
+        part = "an answer" if on_answer else "a reference"
+        LOG.warning(
+            "the checker of mathematics broke on %s, %.60r (%s): %s; %d of the kind",
+            *(part, text, error, verdict, count),
+        )

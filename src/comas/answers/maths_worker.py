@@ -13,6 +13,7 @@ import logging
 import math
 import signal
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -24,47 +25,62 @@ COMPUTING = 5.0
 """Seconds of computing for one request, however many pass on the clock: a busy machine changes no
 verdict.
 """
+ROUNDED = 0.5000001e-6
+"""How far apart decimals may be: they agree to six places."""
 CLOSE = 1e-4
-"""How far apart, in proportion, decimals may be that agree to six places: those of small numbers
-hold few digits.
-"""
-
+"""The same in proportion, since those of small numbers hold few digits."""
 EXACT = 1e-20
-"""The same for numbers without decimals: what thirty digits of evaluation may lose."""
+"""The same in proportion for numbers without decimals: what thirty digits of evaluation may lose."""
 
 
-def equal(gold: str, answer: str) -> bool:
-    """Whether two answers, as `notation.readable` gives them, are the same mathematical object."""
+def equal(gold: str, answer: str, begin: Callable[[], None]) -> bool:
+    """Whether two answers, as `notation.readable` gives them, are the same mathematical object:
+    numbers as numbers, all else by math-verify.
+
+    Calls `begin` once the reference is read. Raises ValueError for a reference that is no
+    mathematics.
+    """
     from math_verify import verify
 
     left = _parsed(gold)
-    right = _parsed(answer)
     if not left:
         raise ValueError(f"the reference {gold!r} cannot be read as mathematics")
-    return (
-        bool(right)
-        and bool(verify(left, right, timeout_seconds=None, raise_on_error=True))
-        and not _far(left[0], right[0])
-    )
+    of_gold = _values(left[0])
+    begin()
+    right = _parsed(answer)
+    of_answer = _values(right[0]) if right else []
+    if of_gold and of_answer:
+        if len(of_gold) == len(of_answer):  # of two percentages neither is read as a plain number
+            of_gold, of_answer = of_gold[:1], of_answer[:1]
+        return any(_near(one, other) for one in of_gold for other in of_answer)
+    return bool(right) and bool(verify(left, right, timeout_seconds=None, raise_on_error=True))
 
 
-def _far(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ: exact ones at all, decimals by more than their rounding.
-
-    The checker itself compares six decimal places, so that any two tiny numbers are one to it.
+def _values(parsed: Any) -> list[Any]:
+    """The finite number that a formula comes to; of a percentage the number before the sign too.
+    Empty for all else.
     """
-    from sympy import Expr, Float
+    from math_verify.grader import get_pct_val
+    from sympy import Expr
 
-    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
-        return False
-    if gold.free_symbols or answer.free_symbols:
-        return False
-    rounded = gold.has(Float) or answer.has(Float)
-    size = abs(gold.evalf(30))
-    apart = abs((gold - answer).evalf(30))
-    if not size.is_number or not apart.is_number or not size.is_finite:
-        return False
-    return bool(apart > (CLOSE if rounded else EXACT) * size)
+    if not isinstance(parsed, Expr) or parsed.free_symbols:
+        return []
+    before_sign = get_pct_val(parsed)
+    candidates = [parsed] if before_sign is None else [parsed, before_sign]
+    values = [candidate.doit() for candidate in candidates]
+    finite = all(value.evalf(30).is_number and value.is_finite for value in values)
+    return values if finite else []
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Whether two numbers are equal: exact ones exactly, decimals within their rounding."""
+    from sympy import Float
+
+    apart = abs((one - other).evalf(30))
+    size = max(abs(one.evalf(30)), abs(other.evalf(30)))
+    if not one.has(Float) and not other.has(Float):
+        return bool(apart <= EXACT * size)
+    return bool(apart <= CLOSE * size and apart <= ROUNDED)
 
 
 def digests(text: str) -> bool:
@@ -125,9 +141,15 @@ def main() -> None:
     except (ImportError, ValueError, OSError):
         pass  # not on this system: the limit in seconds is left
     logging.disable(logging.CRITICAL)
-    equal("\\frac{1}{2}", "0.5")  # imports, and fills caches
+    equal("\\frac{1}{2}", "0.5", lambda: None)  # imports, and fills caches
     print(json.dumps({"answer": "ready"}), file=out, flush=True)
-    work = {"equal": equal, "value": value, "digests": digests}
+
+    def begin() -> None:
+        """Say that what happens from here on is the answer's doing, by a blank before the reply."""
+        print(" ", end="", file=out, flush=True)
+
+    work: dict[str, Callable[..., Any]] = {"value": value, "digests": digests}
+    work["equal"] = lambda gold, answer: equal(gold, answer, begin)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         if hasattr(signal, "alarm"):
