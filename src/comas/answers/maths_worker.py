@@ -30,7 +30,7 @@ ROUNDED = 0.5000001e-6
 CLOSE = 1e-4
 """The same in proportion, since those of small numbers hold few digits."""
 EXACT = 1e-20
-"""The same in proportion for numbers without decimals: what thirty digits of evaluation may lose."""
+"""The same in proportion for exact numbers: what thirty digits of evaluation may lose."""
 
 
 def equal(gold: str, answer: str, begin: Callable[[], None]) -> bool:
