@@ -49,10 +49,10 @@ for line in sys.stdin:
     with open("LOG", "a") as log:
         print(line, end="", file=log)
     for part in texts:
-        if part.startswith("\\\\broken"):
+        if "666" in str(part):
             print(json.dumps({"error": "TypeError: cannot compare"}), flush=True)
             break
-        if part.startswith("\\\\deadly"):
+        if "999" in str(part):
             sys.exit(3)
         print(" ", end="", flush=True)
     else:
@@ -62,7 +62,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checker that breaks on `\\broken` and dies of `\\deadly`; the file of its requests."""
+    """A checker that breaks on 666 and dies of 999; the file of its requests."""
     log = tmp_path / "requests"
     log.touch()
     (tmp_path / "breaking_worker.py").write_text(WORKER.replace("LOG", str(log)))
@@ -76,10 +76,10 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("gold", "answer", "verdict"),
     [
-        (r"\sqrt{2}", r"\broken{3}", "wrong"),
-        (r"\broken{3}", r"\sqrt{2}", "failed"),
-        (r"\sqrt{3}", r"\deadly{5}", "wrong"),
-        (r"\deadly{5}", r"\sqrt{3}", "failed"),
+        (r"\sqrt{2}", r"\sqrt{666}", "wrong"),
+        (r"\sqrt{666}", r"\sqrt{2}", "failed"),
+        (r"\sqrt{3}", r"\sqrt{999}", "wrong"),
+        (r"\sqrt{999}", r"\sqrt{3}", "failed"),
     ],
 )
 def test_the_one_who_broke_it_is_to_blame(
@@ -90,9 +90,7 @@ def test_the_one_who_broke_it_is_to_blame(
         assert maths.verify(asked, rf"\boxed{{{answer}}}") == verdict
     assert sum(maths.BROKEN.values()) == 1
     assert len(caplog.records) == 1
-    assert (r"\broken" if "broken" in gold + answer else r"\deadly") in caplog.text.replace(
-        "\\\\", "\\"
-    )
+    assert ("666" if "666" in gold + answer else "999") in caplog.text
     compared = [
         line for line in requests.read_text().splitlines() if json.loads(line)[0] == "equal"
     ]
@@ -105,7 +103,7 @@ def test_each_kind_is_shown_once_and_then_at_tenfold_counts(
     asked = Question(id="q", prompt="?", answer=r"\sqrt{2}")
     with caplog.at_level(logging.WARNING, "comas"):
         for i in range(25):
-            assert maths.verify(asked, rf"\boxed{{\broken{{{i}}}}}") == "wrong"
+            assert maths.verify(asked, rf"\boxed{{\sqrt{{666{i}}}}}") == "wrong"
     assert [record.message.split()[-4] for record in caplog.records] == ["1", "10"]
     assert all("TypeError" in record.message for record in caplog.records)
     assert maths.BROKEN == {("TypeError", True): 25}
@@ -113,7 +111,7 @@ def test_each_kind_is_shown_once_and_then_at_tenfold_counts(
 
 def test_a_reply_says_how_far_its_worker_came(requests: Path) -> None:
     with pytest.raises(WorkerFailed) as on_first:
-        maths.WORKERS.ask(["equal", r"\broken", "5"])
+        maths.WORKERS.ask(["equal", ["value", "666", ""], "5"])
     with pytest.raises(WorkerFailed) as on_second:
-        maths.WORKERS.ask(["equal", "5", r"\deadly"])
+        maths.WORKERS.ask(["equal", "5", ["value", "999", ""]])
     assert (on_first.value.begun, on_second.value.begun) == (False, True)

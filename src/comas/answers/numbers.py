@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from comas.answers import maths
 from comas.answers.boxed import last_box
-from comas.answers.forms import alters, is_symbol
 from comas.answers.pool import WorkerFailed
+from comas.answers.units import alters, is_symbol
 from comas.types import Question, Verdict
 
 DIGITS = 60
