@@ -3,8 +3,9 @@ killed.
 
 Equal means equal as mathematics: `\frac{1}{2}` is `0.5`, `{2, 1}` is `{1, 2}`, `(x+1)^2` its
 expansion. An answer stands in the last box of a reply. What names, forms and decimal numbers decide
-is decided here (`names`, `parts`), the rest by sympy (`maths_worker`). What came to an end, or never can, is kept; what another try might mend is not,
-so that no verdict depends on what was asked before it. Leaves out: proofs.
+is decided here (`names`, `parts`), the rest by sympy (`maths_worker`). What came to an end, or
+never can, is kept; what another try might mend is not, so that no verdict depends on what was asked
+before it. Leaves out: proofs.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ _THOUSANDS = re.compile(
 )
 _POINTS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.,])")
 _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
-_QUOTIENT = re.compile(r"(?<![0-9a-zA-Z.}/)])([0-9]+)/([0-9]+)(?![0-9.a-zA-Z/({\\!^])")
+_QUOTIENT = re.compile(r"(?<![0-9a-zA-Z.}/)^_])([0-9]+)/([0-9]+)(?![0-9.a-zA-Z/({\\!^])")
 _REPEATING = re.compile(
     r"([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))|\(([0-9]+)\))"
 )
@@ -105,7 +105,7 @@ _LOOKS = re.compile(
     r"(?![a-zA-Z])|\\[!]|(?<!\\)\$"
 )
 """Signs that change nothing but the look of others."""
-_SPACE = re.compile(r"\\[;: ]|~|\s+|\\q?quad(?![a-zA-Z])")
+_SPACE = re.compile(r"(?<!\\)\\[;: ]|~|\s+|\\q?quad(?![a-zA-Z])")
 _LABEL = re.compile(rf"\s*(?:{BOX[:-12]}\s*\{{[^{{}}]*:\s*\}}|\*\*(?=.*\*\*\s*\Z))", re.DOTALL)
 
 
@@ -116,6 +116,7 @@ def prepared(text: str) -> str:
         out = whole[1]
     out = without_label(out)
     out = re.sub(r"\\(?:boldsymbol|bm)\{([a-z])\}", r"\\mathbf{\1}", out)
+    out = out.rstrip("\\ ") if out.count("\\") == 1 else out
     out = _LOOKS.sub(" ", re.sub(r"\bUS\s*\\?\$", "", out)).strip()
     if match := _SCIENTIFIC.fullmatch(out):
         return rf"{match[1]} \cdot 10^{{{int(match[2])}}}"
@@ -269,6 +270,8 @@ def _with_words(signs: list[str]) -> list[str]:
             continue
         if run:
             word = _WORD.fullmatch(run)
+            counted = len(run) == 3 and out[-1:] == [" "] and out[-2:-1] and out[-2][0].isdigit()
+            word = (word or counted) and not (run.isupper() and not counted)
             is_function = word and re.fullmatch(_FUNCTIONS, run)
             out += ["\\" + run] if is_function else [rf"\text{{{run}}}"] if word else list(run)
         run = ""

@@ -55,6 +55,8 @@ def _parse(signs: list[str], depth: int) -> Node:
     if signs[0] == "{" and _closing(signs) == len(signs) - 1:
         inside = signs[1:-1]
         return _parse([r"\{", *inside, r"\}"] if len(_split(inside, {","})) > 1 else inside, depth)
+    if signs[0] in ("(", "[") and signs[1:2] == [r"\begin{array}"] and len(signs) > 4:
+        signs = [r"\begin{pmatrix}", *signs[2:-2], r"\end{pmatrix}"]
     if signs[0].startswith(r"\begin") and signs[-1] == signs[0].replace("begin", "end"):
         inside = signs[1:-1]
         if re.fullmatch(_MATRICES, signs[0]):
@@ -342,9 +344,6 @@ def _amount(signs: list[str]) -> tuple[list[str] | None, int]:
     make another number of it, or stand among formulas.
     """
     signs = [sign for sign in signs if sign not in (r"\$", "$")]
-    for sign in ("USD",):
-        if "".join(signs[-3:]) == sign:
-            signs = signs[:-3]
     end = _end_of_number(signs)
     if not end:
         return signs, 1
