@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from comas.answers import maths, parts
 from comas.types import Question
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("peers.jsonl").open()][1:]
+PEERS = Path(__file__).with_name("peers.jsonl").read_text().splitlines()
+ROWS = [json.loads(line) for line in PEERS[1:]]
 AGREED = [row for row in ROWS if "kept" not in row]
 KEPT = [row for row in ROWS if "kept" in row]
 

@@ -150,6 +150,11 @@ def _tree(program: str) -> ast.Module | None:
     return tree
 
 
+def is_python(text: str) -> bool:
+    """Whether a text is a Python program."""
+    return _tree(text) is not None
+
+
 def same(a: str, b: str) -> bool:
     """Whether two programs are the same but for comments and spaces."""
     if a == b:

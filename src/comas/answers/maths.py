@@ -111,9 +111,27 @@ def can_be_reference(text: str) -> bool:
     """Whether a reply that boxes this text is right, and is not asked for sentences: six words or
     more, besides commands and what they write as text.
     """
-    is_prose = len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6
+    is_prose = len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6 or _is_said_number(text)
     question = Question(id="reference", prompt="", kind="math", answer=text)
     return bool(text) and not is_prose and verify(question, rf"\boxed{{{text}}}") == "right"
+
+
+_NUMBER = re.compile(r"(?<![\w.,:/-])[-+$]*[0-9][0-9.,]*(?![\w:/-])")
+
+
+def _is_said_number(text: str) -> bool:
+    """Whether a reference is one number among words that are no unit of it: `42 (exact)`, `Result:
+    42`.
+    """
+    is_words = same_names(text, "") is not None or "(" in text or ":" in text
+    node = parts.parse(text)
+    return (
+        "\\" not in text
+        and is_words
+        and (node[0] == "words" or node[:2] == ["value", None] or same_names(text, "") is not None)
+        and len(_NUMBER.findall(text)) == 1
+        and _WORD.search(text) is not None
+    )
 
 
 def reference(text: str, where: str) -> str:

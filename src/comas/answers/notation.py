@@ -140,6 +140,14 @@ def prepared(text: str) -> str:
     )
 
 
+def bare(text: str) -> str:
+    """A text without a label before it, math signs around it, and commands for its looks."""
+    whole = _WRAPPED.fullmatch(text)
+    return without_label(
+        re.sub(r"\\displaystyle(?![a-zA-Z])", "", whole[1] if whole else text).strip()
+    )
+
+
 def without_label(text: str) -> str:
     """A text without stars around it, and without a box of words with a colon before it."""
     label = _LABEL.match(text)
