@@ -201,8 +201,8 @@ def canonical(value: object) -> str:
             return "{" + ", ".join(pairs) + "}"
         case float() if math.isinf(value):
             return "1e999" if value > 0 else "-1e999"
-        case _:
-            return repr(value)
+        case _:  # a complex number as a sum
+            return ast.unparse(ast.parse(repr(value), mode="eval"))
 
 
 def _bare(module: ast.Module) -> ast.expr | None:
