@@ -2,7 +2,7 @@
 second by task and number of threads.
 
 Every question of a task is answered five times: with its reference and with those of four others.
-Mathematics goes through processes of math-verify, which are warm when the clock starts. `--json`
+Mathematics goes through processes of sympy, which are warm when the clock starts. `--json`
 ends with one object.
 """
 

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+ROUNDING = 1e-12
+"""How far apart shares and their differences may be that are equal."""
+
 
 class Interval(NamedTuple):
     """A mean and its 95 % interval over `n` independent units."""
@@ -61,7 +64,7 @@ def seeds_interval(values: Sequence[float]) -> Interval:
     their spread says nothing, and the interval is infinite, as for one.
     """
     interval = mean_interval(values)
-    if len(set(values)) > 1:
+    if not _are_equal(values):
         return interval
     return Interval(interval.mean, -math.inf, math.inf, interval.n)
 
@@ -102,12 +105,17 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
     or all wrong, and elsewhere (every question half right, say) what as many questions without an
     exception allow.
     """
-    if len(set(per_question)) == 1:
+    if per_question and _are_equal(per_question):
         if per_question[0] in (0.0, 1.0):
             return wilson(int(sum(per_question)), len(per_question))
         return _unanimous(per_question[0], len(per_question), 0.95, lowest=0.0)
     interval = mean_interval(per_question)
     return interval.within(0.0, 1.0)
+
+
+def _are_equal(values: Sequence[float]) -> bool:
+    """Whether values are equal but for rounding (`1 - 2 / 3` and `2 / 3 - 1 / 3`)."""
+    return max(values) - min(values) < ROUNDING
 
 
 def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
@@ -116,7 +124,7 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
 
     Where all differences are equal it is what as many questions without an exception allow.
     """
-    if len(set(differences)) == 1:
+    if differences and _are_equal(differences):
         return _unanimous(differences[0], len(differences), level)
     interval = mean_interval(differences, level)
     return interval.within(-1.0, 1.0)
@@ -124,8 +132,10 @@ def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval
 
 def pass_at(n: int, right: int, k: int) -> float:
     """Chance that k of n answers, drawn without replacement, hold one of the right ones: an
-    unbiased estimate of pass@k (Chen et al. 2021).
+    unbiased estimate of pass@k (Chen et al. 2021). Raises ValueError for more than there are.
     """
+    if not 0 < k <= n:
+        raise ValueError(f"pass@{k} of {n} answers was asked for: k is from 1 to {n}")
     return 1 - math.comb(n - right, k) / math.comb(n, k)
 
 
@@ -154,7 +164,7 @@ def paired_bootstrap(
         raise ValueError(
             f"a paired comparison of {len(array)} questions was asked for: it takes two or more"
         )
-    if np.ptp(array) == 0:
+    if _are_equal(array.tolist()):
         return _unanimous(float(array.mean()), len(array), level)
     rng = np.random.default_rng(seed)
     means = np.empty(draws)
@@ -306,7 +316,7 @@ def share_interval(
     shares = [top / bottom for top, bottom in pairs if bottom > 0]
     if not shares:
         return None
-    if max(shares) - min(shares) < 1e-12:  # equal but for rounding
+    if _are_equal(shares):
         return accuracy_interval(shares[:1] * len(shares))
     interval = ratio_interval(tops_SQ, bottoms_SQ)
     mean = math.fsum(tops_Q) / math.fsum(bottoms_Q)

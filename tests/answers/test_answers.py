@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.answers import choice, maths, numbers, words
+from comas.answers import choice, maths, numbers, parts, words
 from comas.answers.boxed import last_box
-from comas.answers.notation import plain
 from comas.answers.pool import WorkerFailed, Workers
 from comas.types import Question
 from tests.support.checking import verdicts
@@ -273,15 +272,6 @@ def test_other_mathematics(gold: str, said: str) -> None:
     assert not maths.equal(gold, said)
 
 
-def test_looks_are_no_difference() -> None:
-    assert (
-        plain(r"$\left( 3, \dfrac{1}{2} \right).$")
-        == plain(r"(3,\frac{1}{2})")
-        == r"(3,\frac{1}{2})"
-    )
-    assert plain(r"\leftarrow") == r"\leftarrow"
-
-
 def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -289,10 +279,9 @@ def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
     monkeypatch.setattr(maths, "WORKERS", hasty)
     hostile = Question(id="q", prompt="?", answer="5"), r"\boxed{9^{9^{9^{9^9}}}}"
     try:
-        assert hasty.ask(["equal", "1", "1.0"])
+        assert hasty.ask(["equal", parts.parse("1"), parts.parse("1.0")])
         began = time.monotonic()
         assert maths.verify(*hostile) == "wrong"
-        # it is asked once more by itself, so that it and not the reference is to blame
         assert time.monotonic() - began < 60
         assert maths.verify(hostile[0], r"\boxed{5.0}") == "right"  # by a fresh process
         assert not maths.same("5", "9^{9^{9^{9^8}}}")
@@ -301,7 +290,7 @@ def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
 
 
 def test_failures_of_the_checker_are_told_apart_from_wrong_answers() -> None:
-    with pytest.raises(WorkerFailed, match=r"reference.*cannot be read"):
+    with pytest.raises(WorkerFailed, match="empty reference"):
         maths.equal("", "5")
     assert maths.verify(Question(id="q", prompt="?", answer=""), r"\boxed{5}") == "failed"
     assert maths.verify(Question(id="q", prompt="?"), r"\boxed{5}") == "failed"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from comas.answers import choice, code, maths, notation, numbers, words
+from comas.answers import choice, code, maths, names, numbers, parts, words
 from comas.tasks import gsm8k
 from comas.types import Question
 
@@ -93,9 +93,9 @@ def test_long_replies(piece: str) -> None:
 
 
 DECIDERS: list[Callable[[str], object]] = [
-    lambda text: notation.decided("12", text),
-    lambda text: notation.decided(text, "12"),
-    notation.as_interval,
+    lambda text: names.same_names("12", text),
+    lambda text: names.same_names(text, "12"),
+    parts.parse,
     numbers.number,
     lambda text: choice.extract(ASKED, rf"\boxed{{B. {text}}}"),
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.tasks import jsonl, mix
+from comas.tasks import gsm8k, jsonl, mbpp, mix
 from comas.tasks.benchmarks import TASKS
 from comas.types import Question, Task, UserMistake
 
@@ -38,6 +38,12 @@ def loaded(folder: Path, row: dict[str, object]) -> Question:
         ({"answer": "She has 3 * 24 = <<3*24=72>>72 eggs.\n#### 72"}, ["72", "72 eggs"]),
         ({"answer": "so it is\n#### 1,000", "kind": "science"}, ["1000"]),
         ({"answer": "Paris"}, ["Paris", r"\text{Paris}"]),
+        ({"answer": "5 apples"}, ["5", "5 apples"]),
+        ({"answer": "12 cm^2"}, ["12", r"12\text{ cm}^2"]),
+        ({"answer": "H2O"}, ["H_2O"]),
+        ({"answer": "{a}", "kind": "text"}, [r"\{a\}"]),
+        ({"answer": "北京", "kind": "text"}, ["北京。"]),
+        ({"answer": "B", "kind": "choice"}, ["B）", "'B'", r"\Large B", "B ✓", "B (correct)"]),
         ({"answer": "(B)", "kind": "choice"}, ["B", "(B)"]),
         ({"answer": "b", "kind": "choice"}, ["B"]),
         ({"answer": "Buddhism", "kind": "choice", "question": LISTED}, ["B", "B. Buddhism"]),
@@ -67,6 +73,9 @@ def test_replies_match_what_is_meant(
         ({"answer": " "}, "of kind math"),
         ({"answer": r"\frac{1}{2"}, "every brace closed"),
         ({"answer": "She sells 48 / 2 = 24 clips in May and then some."}, "without sentences"),
+        ({"answer": "42 (exact)"}, "without sentences"),
+        ({"answer": "Result: 42"}, "without sentences"),
+        ({"answer": "So 17 in all"}, "without sentences"),
         ({"answer": True}, "True: a text or a number"),
         ({"answer": {"a": 1}}, "a text or a number"),
         ({"answer": float("nan")}, "a text or a number"),
@@ -111,3 +120,51 @@ def test_a_question_with_two_answers_is_refused(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))
     (question,) = jsonl.load("test", str(file), whole=True)
     assert question.answer == "5"
+
+
+def test_two_writings_of_one_answer_are_no_contradiction(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    for one, other, kind in (
+        ("1/2", "0.5", "math"),
+        ("0.25", "1/4", "science"),
+        ("B", "b", "choice"),
+    ):
+        rows = [{"question": "q?", "answer": answer, "kind": kind} for answer in (one, other)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert len(jsonl.load("test", str(file), whole=True)) == 1
+    rows = [{"question": "q?", "answer": answer} for answer in ("1/2", "0.51")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserMistake, match=r"mine.jsonl:2: .* another answer"):
+        jsonl.load("test", str(file), whole=True)
+
+
+HUMANEVAL = {"prompt": "def f(x):\n", "test": "def check(f):\n    assert f(1)", "entry_point": "f"}
+MBPP = {"text": "Write f.", "test_setup_code": "", "test_list": ["assert f(1) == 2"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "told"),
+    [
+        (mbpp.task, {**MBPP, "test_list": []}, "`test_list` is empty"),
+        (mbpp.task, {**MBPP, "test_list": [" "]}, "`test_list` is empty"),
+        (mbpp.task, {**MBPP, "test_setup_code": "import numpy as np"}, "import numpy"),
+        (mbpp.task, {**MBPP, "test_list": ["assert 1 == 1"]}, "call no function"),
+        (TASKS["humaneval"], {**HUMANEVAL, "entry_point": ""}, "got ''"),
+        (TASKS["humaneval"], {**HUMANEVAL, "prompt": "Write f:"}, "head of a Python function"),
+        (gsm8k.task, {"question": "q?", "answer": "so\n#### "}, "behind the last `####`"),
+        (gsm8k.task, {"question": "q?", "answer": "so\n#### 1,234,"}, "'1,234,'"),
+    ],
+)
+def test_rows_that_no_reply_can_pass_are_refused(
+    task: Task, row: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    good = {"mbpp": MBPP, "humaneval": HUMANEVAL}.get(
+        task.name, {"question": "p?", "answer": "#### 5"}
+    )
+    file.write_text(json.dumps(good))
+    assert len(task.load("test", str(file))) == 1
+    file.write_text(json.dumps(good) + "\n" + json.dumps(row))
+    with pytest.raises(UserMistake, match=told) as caught:
+        task.load("test", str(file))
+    assert "rows.jsonl:2: " in str(caught.value)

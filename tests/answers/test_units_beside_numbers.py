@@ -94,6 +94,9 @@ def test_words_that_make_another_number(said: str) -> None:
         "25 cm;",
         "２５",
         "+25kg",
+        r"\displaystyle 25",
+        r"\(25\)",
+        r"\text{answer: }25",
     ],
 )
 def test_units_change_nothing(said: str) -> None:

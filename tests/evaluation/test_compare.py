@@ -24,6 +24,7 @@ from comas.stats import (
     mcnemar,
     mean_interval,
     paired_bootstrap,
+    pass_at,
     sign_flips,
     two_level,
     two_level_difference,
@@ -458,3 +459,18 @@ def test_against_whom_cells_are_compared() -> None:
     ]
     assert setups == [("single", s, "vote") for s in "ABC"]
     assert report.against_first("system", []) == []
+
+
+@pytest.mark.parametrize("value", [1 / 3, -0.2, 0.7])
+def test_differences_that_are_equal_but_for_rounding_are_equal(value: float) -> None:
+    rounded = [value, value + 1 - 1, value * 3 / 3, (value + 2 / 3) - 2 / 3] * 3
+    assert len(set(rounded)) > 1
+    for interval in (gain_interval, paired_bootstrap):
+        assert interval(rounded)[1:3] == pytest.approx(interval([value] * 12)[1:3])
+        assert interval([*rounded[:-1], value + 0.1])[1:3] != pytest.approx(interval(rounded)[1:3])
+
+
+@pytest.mark.parametrize(("n", "right", "k"), [(2, 0, 5), (0, 0, 1), (3, 1, 0)])
+def test_more_answers_than_there_are_cannot_be_drawn(n: int, right: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} of {n}"):
+        pass_at(n, right, k)

@@ -492,3 +492,38 @@ def test_testing_needs_no_test_runner_and_no_torch_to_import() -> None:
         for n in ast.walk(tree)
         if isinstance(n, ast.Import | ast.ImportFrom)
     )
+
+
+def labels_within(thing: object, depth: int = 6, seen: set[int] | None = None) -> bool:
+    """Whether the label can be reached from a thing by attributes and containers."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or depth == 0:
+        return False
+    seen.add(id(thing))
+    if isinstance(thing, str):
+        return thing == Q.answer
+    if isinstance(thing, dict):
+        parts = [*thing.keys(), *thing.values()]
+    elif isinstance(thing, list | tuple | set):
+        parts = list(thing)
+    else:
+        parts = [*getattr(thing, "__dict__", {}).values()]
+        parts += [getattr(thing, name, None) for name in getattr(type(thing), "__slots__", ())]
+    return any(labels_within(part, depth - 1, seen) for part in parts)
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_no_label_is_in_reach_of_a_game_that_is_not_supervised(supervised: bool) -> None:
+    reached: list[bool] = []
+
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        turn = await agents[0].ask("solution", question.prompt)
+        reached.append(any(map(labels_within, (question, agents, turn))))
+        return turn.text
+
+    method = game(play, supervised=supervised)
+    scene, _ = scripted_scene(method, pick.task, {"solution": "so"})
+    (episode,) = asyncio.run(play_all(scene, [Q], 1))
+    assert reached == [supervised]
+    assert episode.question == Q
+    assert [turn.text for turn in episode.turns] == ["so"]

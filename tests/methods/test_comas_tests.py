@@ -22,7 +22,14 @@ from comas import sandbox
 from comas.game.agent import CannotBePlayed, Member
 from comas.game.play import Scene, play_all
 from comas.methods import comas_tests
-from comas.methods.comas_tests import function_of, method, read_input, separation, showing
+from comas.methods.comas_tests import (
+    function_of,
+    method,
+    parameters_of,
+    read_input,
+    separation,
+    showing,
+)
 from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
@@ -121,6 +128,42 @@ def test_any_function_may_be_called_where_the_question_names_none_but_none_of_py
     assert read_input(said("area(2)"), None) == "area(2)"
     assert read_input(said("__import__('os')"), None) is None
     assert read_input(said("print(2)"), None) is None
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("f(1)", "f(+1)", "f( 1 )", "f(0x1)"),
+        ("f(0)", "f(-0)"),
+        ("f({1, 2})", "f({2, 1, 1})"),
+        ("f({1: 2, 3: 4})", "f({3: 4, 1: 2})"),
+        ("f([{2, 1}], (3,))", "f([{1, 2}], (3,))"),
+        ("f('a')", 'f("a")', "f('' 'a')"),
+        ("f(1, y=2)", "f(1, 2)", "f(x=1, y=2)", "f(y=2, x=1)"),
+    ],
+)
+def test_calls_with_the_same_values_are_one_input(calls: tuple[str, ...]) -> None:
+    assert len({read_input(said(call), "f", ["x", "y"]) for call in calls}) == 1
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("f(1)", "f(True)", "f(1.0)", "f('1')"),
+        ("f((1, 2))", "f([1, 2])", "f(1, 2)"),
+        ("f(x=1)", "f(y=1)"),
+    ],
+)
+def test_calls_with_other_values_are_other_inputs(calls: tuple[str, ...]) -> None:
+    assert len({read_input(said(call), "f", ["x", "y"]) for call in calls}) == len(calls)
+
+
+def test_parameters_are_those_that_the_question_shows() -> None:
+    assert parameters_of("def f(x, y: int = 2) -> int:\n", "f") == ["x", "y"]
+    assert parameters_of("def f(x, *, y):\n", "f") == []
+    assert parameters_of("assert f(1) == 2", "f") == parameters_of("", None) == []
+    assert read_input(said("f(y=2, x=1)"), "f") == read_input(said("f(x=1, y=2)"), "f")
+    assert read_input(said("f(1, x=2)"), "f", ["x"]) is None
 
 
 @given(st.text(max_size=60))

@@ -265,7 +265,7 @@ def test_math500_references_against_rewritings_and_against_each_other() -> None:
         for (q, text), v in zip(negatives, verdicts(task.verify, negatives), strict=True)
         if v == "right"
     ]
-    # two solutions, and a pair of numbers: math-verify reads a bare list either way
+    # two solutions, and a pair of numbers: a bare list is read either way
     lenient = {("-2,1", "(-2,1)")}
     for gold, text in taken:  # otherwise the same object in another question
         other = text[len(r"So it is \boxed{") : -2]

@@ -23,7 +23,8 @@ UNKNOWN = LETTERS[:8]
 CLOSING = "The answer is the letter of one choice."
 _LATEX = re.compile(
     r"\\(?:text|math|bold|operatorname|underline|emph|mbox)(?:bf|it|rm|sf|tt|symbol|name)?(?![a-z])\s*"
-    r"|\\(?:bf|rm|left|right|quad)(?![a-z])|\\[,;:! ]|[{}$*~]"
+    r"|\\(?:bf|rm|left|right|quad|[lL]arge|LARGE|[hH]uge|normalsize|displaystyle|checkmark)"
+    r"(?![a-zA-Z])|\\[,;:! ]|[{}$*~✓✔✅\"“”‘’]"
 )
 _LETTER = re.compile(
     r"(?:(?:the )?(?:correct )?(?:option|answer|choice)(?: is)?:? ?)?(?P<open>[(\[]?"
@@ -31,11 +32,14 @@ _LETTER = re.compile(
     r"(?P<rest>(?![^\W_]).*)",
     re.DOTALL | re.IGNORECASE,
 )
-_PRAISE = re.compile(r"is (?:the )?(?:correct|right)(?: answer| choice| option)?\.?", re.IGNORECASE)
+_PRAISE = re.compile(
+    r"\(?(?:is )?(?:the )?(?:correct|right)(?: answer| choice| option)?\)?\.?", re.IGNORECASE
+)
 _OTHER = re.compile(
     r"(?:(?P<start>\A\W*)|(?P<joined>\b(?:and|or|nor|but|not|then|maybe|perhaps|possibly|vs\.?)\s+|[,;/&|+]\s*)|(?P<label>(?<=\s)))"
     r"(?:(?:option|choice|answer)\s+)?[(\[]?(?P<letter>[A-Z])(?P<close>[)\].:]*)(?=(?P<after>\s+[^\W_]+|)|\W)(?![\w'’^=-])",
 )
+_WIDE_SIGNS = str.maketrans("（）．：，", "().:,")
 _SIGNS = re.compile(r"[^\w<>=+\-−.,/^%]+|_")
 
 
@@ -106,7 +110,8 @@ def _chosen(text: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _words(text: str) -> str:
-    return " ".join(_LATEX.sub(" ", text).split())
+    plain = " ".join(_LATEX.sub(" ", text.translate(_WIDE_SIGNS)).split())
+    return plain[1:-1].strip() if re.fullmatch("'[^']*'", plain) else plain
 
 
 def _named_by(rest: str, choices: Mapping[str, str]) -> list[str]:

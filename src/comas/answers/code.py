@@ -12,10 +12,11 @@ import ast
 import builtins
 import itertools
 import re
+import symtable
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from comas import sandbox
@@ -65,7 +66,7 @@ def extract(question: Question, text: str) -> str | None:
     text = text.translate(_NO_CODE)
     found = blocks(text, is_whole=lambda program: _tree(program) is not None)
     asked_for = question.meta.get("names") or []
-    if not found and asked_for and _defined(text).issuperset(asked_for):
+    if not found and defines(asked_for, _defined(text)):
         found = [Block(text.strip(), "python", closed=True)]
     fenced = [block.text.strip() for block in found if block.is_python or not block.language]
     tagged = [block.text.strip() for block in found if block.is_python]
@@ -84,15 +85,20 @@ def extract(question: Question, text: str) -> str | None:
 
 def _needed(program: str, earlier: list[str]) -> list[str]:
     """The earlier blocks that bring names which a program uses and neither defines nor imports."""
-    missing = set(called(program))
+    missing = _lacked(program)
     needed: list[str] = []
     for block in reversed(earlier):
         tree = _tree(block)
         brought = _defined(block) | _imported(tree.body) if tree else set[str]()
         if missing & brought:
             needed.insert(0, block)
-            missing = (missing - brought) | set(called(block))
+            missing = (missing - brought) | _lacked(block)
     return needed
+
+
+def _lacked(block: str) -> set[str]:
+    """The names that a block uses and neither defines nor imports, but from `solution`."""
+    return set(_from_solution(block)) | (set(_used(block)) - _bound(block) - set(dir(builtins)))
 
 
 def _imported(nodes: Iterable[ast.AST]) -> set[str]:
@@ -138,9 +144,15 @@ def _tree(program: str) -> ast.Module | None:
     try:
         tree = _parsed(program)
         ast.dump(tree)
+        _scopes(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return tree
+
+
+def is_python(text: str) -> bool:
+    """Whether a text is a Python program."""
+    return _tree(text) is not None
 
 
 def same(a: str, b: str) -> bool:
@@ -287,23 +299,75 @@ def not_in_the_sandbox(tests: str) -> str | None:
 
 
 def called(tests: str, setup: str = "") -> list[str]:
-    """The functions that tests, and what is run before them, call and neither define nor import:
-    those of the program.
+    """The functions of the program that tests, and what is run before them, use: what they import
+    from `solution`, and what they neither define nor import. Where there is none, the builtins that
+    the tests call, one of which the program has to define.
 
     Raises SyntaxError.
     """
-    tree = _parsed(f"{setup}\n{tests}")
-    defined: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            defined |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        elif not (isinstance(node, ast.ImportFrom) and node.module == "solution"):
-            defined |= _imported([node])
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            defined.add(node.id)
-    used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-    return list(
-        dict.fromkeys(name for name in used if name not in defined and not hasattr(builtins, name))
-    )
+    bound = _bound(setup) | _bound(tests)
+    used = [name for source in (setup, tests) for name in _used(source)]
+    unbound = [n for n in used if n not in bound and not hasattr(builtins, n)]
+    of_program = dict.fromkeys([*_from_solution(setup), *_from_solution(tests), *unbound])
+    return list(of_program) or [n for n in _called(tests) if n not in bound and n in _used(tests)]
+
+
+def defines(names: Iterable[str], defined: Collection[str]) -> bool:
+    """Whether a program that defines these names has those that its tests call (`called`): a
+    builtin may be Python's own, but not all of them.
+    """
+    missing = [name for name in names if name not in defined]
+    return len(missing) < len(list(names)) and all(hasattr(builtins, n) for n in missing)
+
+
+def _scopes(source: str) -> list[symtable.SymbolTable]:
+    """The scopes of a program, that of the module first. Raises SyntaxError."""
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scopes = [symtable.symtable(source, "<tests>", "exec")]
+    for scope in scopes:
+        scopes.extend(scope.get_children())
+    return scopes
+
+
+def _bound(source: str) -> set[str]:
+    """The names that a module defines, assigns or imports for all of its scopes."""
+    module, *inner = _scopes(source)
+    names = {s.get_name() for s in module.get_symbols() if s.is_assigned() or s.is_imported()}
+    for scope in inner:
+        symbols = [s for s in scope.get_symbols() if s.is_declared_global() and s.is_assigned()]
+        names |= {symbol.get_name() for symbol in symbols}
+    return names
+
+
+def _used(source: str) -> list[str]:
+    """The names that are read from a module's own scope, in whatever scope they are read."""
+    module, *inner = _scopes(source)
+    symbols = [s for s in module.get_symbols() if s.is_referenced()]
+    symbols += [
+        s for scope in inner for s in scope.get_symbols() if s.is_global() and s.is_referenced()
+    ]
+    return list(dict.fromkeys(symbol.get_name() for symbol in symbols))
+
+
+def _called(source: str) -> list[str]:
+    """The plain names that are called anywhere."""
+    calls = [node.func for node in ast.walk(_parsed(source)) if isinstance(node, ast.Call)]
+    return list(dict.fromkeys(func.id for func in calls if isinstance(func, ast.Name)))
+
+
+def _from_solution(source: str) -> list[str]:
+    """The names that are imported from `solution`, or are attributes of it."""
+    nodes = list(ast.walk(_parsed(source)))
+    names: list[str] = []
+    modules: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":
+            names += [alias.name for alias in node.names if alias.name != "*"]
+        elif isinstance(node, ast.Import):
+            modules |= {a.asname or a.name for a in node.names if a.name == "solution"}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    for node in attributes:
+        if isinstance(node.value, ast.Name) and node.value.id in modules:
+            names.append(node.attr)
+    return list(dict.fromkeys(names))

@@ -1,9 +1,11 @@
-r"""The process that checks mathematics with math-verify (sympy underneath): JSON lines in, JSON
-lines out.
+r"""The process that compares values of mathematical answers with sympy: JSON lines in, JSON lines
+out.
 
-Runs apart from everything else, because sympy may take for ever or all memory on a few hostile
-characters; whoever asks kills it at a limit. Its own timeouts are off: they need the main thread
-and hide what happened. Leaves out: reading boxes.
+Formulas are read by the grammar of latex2sympy2_extended, whole or not at all. Numbers are compared
+as numbers; formulas with unknowns at some points, since identities of formulas hold everywhere or
+almost nowhere. Runs apart from everything else, because sympy may take for ever or all memory on a
+few hostile characters; whoever asks kills it at a limit. Leaves out: the parts of an answer
+(`parts`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ import logging
 import math
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
+
+from comas.answers.parts import Node, same
 
 MEMORY = 4 << 30
 """Bytes of address space; beyond, a request fails with MemoryError."""
@@ -24,92 +31,267 @@ COMPUTING = 5.0
 """Seconds of computing for one request, however many pass on the clock: a busy machine changes no
 verdict.
 """
+ROUNDED = 0.5000001e-6
+"""How far apart decimals may be: they agree to six places."""
 CLOSE = 1e-4
-"""How far apart, in proportion, decimals may be that agree to six places: those of small numbers
-hold few digits.
-"""
-
+"""The same in proportion, since those of small numbers hold few digits."""
 EXACT = 1e-20
-"""The same for numbers without decimals: what thirty digits of evaluation may lose."""
+"""The same in proportion for exact numbers: what thirty digits of evaluation may lose."""
+POINTS = 12
+"""Places at which formulas with unknowns are compared."""
+NEEDED = 3
+"""Of these, how many have to give numbers on both sides."""
 
 
-def equal(gold: str, answer: str) -> bool:
-    """Whether two answers, as `notation.readable` gives them, are the same mathematical object."""
-    from math_verify import verify
-
-    left = _parsed(gold)
-    right = _parsed(answer)
-    if not left:
-        raise ValueError(f"the reference {gold!r} cannot be read as mathematics")
-    return (
-        bool(right)
-        and bool(verify(left, right, timeout_seconds=None, raise_on_error=True))
-        and not _far(left[0], right[0])
-    )
-
-
-def _far(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ: exact ones at all, decimals by more than their rounding.
-
-    The checker itself compares six decimal places, so that any two tiny numbers are one to it.
+def equal(gold: Node, answer: Node, begin: Callable[[], None]) -> bool:
+    """Whether two answers, as nodes of `parts`, are the same. Calls `begin` once the reference is
+    evaluated.
     """
-    from sympy import Expr, Float
-
-    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
-        return False
-    if gold.free_symbols or answer.free_symbols:
-        return False
-    rounded = gold.has(Float) or answer.has(Float)
-    size = abs(gold.evalf(30))
-    apart = abs((gold - answer).evalf(30))
-    if not size.is_number or not apart.is_number or not size.is_finite:
-        return False
-    return bool(apart > (CLOSE if rounded else EXACT) * size)
+    for latex in _formulas(gold):
+        _value(latex)
+    begin()
+    return same(gold, answer, _same_value)
 
 
-def digests(text: str) -> bool:
-    """Parse a text and compare it with 1, to see whether the checker can handle it at all."""
-    from math_verify import verify
-
-    parsed = _parsed(text)
-    if parsed:
-        verify(_parsed("1"), parsed, timeout_seconds=None, raise_on_error=True)
-        verify(parsed, _parsed("1"), timeout_seconds=None, raise_on_error=True)
-    return True
+def _formulas(node: Any) -> Iterator[str]:
+    """The formulas in a node."""
+    if isinstance(node, list):
+        if node[:1] == ["value"] and isinstance(node[1], str):
+            yield node[1]
+        for part in node[1:] if node and isinstance(node[0], str) else node:
+            yield from _formulas(part)
 
 
-def value(text: str) -> float | None:
-    """The number that an expression comes to; None if it does not come to a finite real one."""
-    from sympy import Expr
+def _same_value(kind: str, gold: Any, answer: Any) -> bool:
+    if kind == "ratio":
+        pairs = [[_parsed_node(node) for node in nodes] for nodes in (gold, answer)]
+        if any(part is None for part in pairs[0] + pairs[1]):
+            return False
+        (one, *ones), (other, *others) = pairs
+        return all(_same_formula(a * other, b * one) for a, b in zip(ones, others, strict=True))
+    if kind == "congruence":
+        return _same_congruence(gold, answer)
+    if kind == "sets":
+        one, other = _as_set(gold), _as_set(answer)
+        return one is not None and other is not None and bool(one == other)
+    if kind == "value":
+        one, other = _parsed_node(gold), _parsed_node(answer)
+        return one is not None and other is not None and _same_object(one, other)
+    return _same_relation(kind, gold, answer)
 
-    for parsed in _parsed(text):
-        if not isinstance(parsed, str):
-            if not isinstance(parsed, Expr) or parsed.free_symbols:
-                return None
-            try:
-                number = float(parsed.evalf())  # type: ignore[arg-type]
-            except (TypeError, ValueError, OverflowError):
-                return None
-            return number if math.isfinite(number) else None
-    return None
+
+# --- formulas
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> list[Any]:
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-
-    kinds = (LatexExtractionConfig(), ExprExtractionConfig())
-    parsed = parse(f"\\boxed{{{text}}}", extraction_config=kinds, parsing_timeout=None)  # type: ignore[arg-type]
-    return [_with_unit_i(part) for part in parsed]
-
-
-def _with_unit_i(part: Any) -> Any:
-    """A formula in which the letter i is the imaginary unit."""
+def _parsed(latex: str) -> Any:
+    """The sympy object of a formula; None where the grammar does not read all of it."""
+    from antlr4 import Token
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
     from sympy import Basic, I
 
-    if not isinstance(part, Basic):
-        return part
-    return part.subs({symbol: I for symbol in part.free_symbols if str(symbol) == "i"})
+    reader = _Latex2Sympy(is_real=True)
+    try:
+        parser = reader.create_parser(latex)
+        parser.math()
+        following = parser.getCurrentToken()
+        if following is None or following.type != Token.EOF:
+            return None
+        parsed = reader.parse(latex)
+    except RecursionError:
+        raise
+    except Exception:  # noqa: BLE001 - the library raises Exception itself where it cannot read
+        return None
+    if not isinstance(parsed, Basic):
+        return parsed
+    return parsed.subs({symbol: I for symbol in parsed.free_symbols if str(symbol) == "i"})
+
+
+def _parsed_node(node: Node) -> Any:
+    return _parsed(node[1]) if node[0] == "value" and node[1] is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _value(latex: str) -> Any:
+    """The finite number that a formula comes to; None for all else."""
+    return _number(_parsed(latex))
+
+
+def _number(parsed: Any) -> Any:
+    from sympy import Expr
+
+    if not isinstance(parsed, Expr) or parsed.free_symbols:
+        return None
+    value = parsed.doit()
+    return value if value.evalf(30).is_number and value.is_finite else None
+
+
+def _same_object(one: Any, other: Any) -> bool:
+    """Whether two parsed formulas are the same: numbers, formulas with unknowns, infinity."""
+    from sympy import Expr
+
+    numbers = _number(one), _number(other)
+    if numbers[0] is not None and numbers[1] is not None:
+        return _near(*numbers)
+    if isinstance(one, Expr) and isinstance(other, Expr):
+        return bool(one == other) or (
+            bool(one.free_symbols | other.free_symbols) and _same_formula(one, other)
+        )
+    return bool(one == other)
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Whether two numbers are equal: exact ones exactly, decimals within their rounding."""
+    from sympy import Float
+
+    apart = abs((one - other).evalf(30))
+    size = max(abs(one.evalf(30)), abs(other.evalf(30)))
+    if not one.has(Float) and not other.has(Float):
+        return bool(apart <= EXACT * size)
+    return bool(apart <= CLOSE * size and apart <= ROUNDED)
+
+
+def _same_formula(one: Any, other: Any) -> bool:
+    """Whether two formulas have the same value at all points where both have a real one; where
+    there are none, at all where both have one.
+    """
+    if (numbers := (_number(one), _number(other))) and None not in numbers:
+        return _near(*numbers)
+    pairs = _at_points([one, other])
+    real = [pair for pair in pairs if all(value.is_real for value in pair)]
+    compared = real if len(real) >= NEEDED else pairs
+    return len(compared) >= NEEDED and all(
+        abs(a - b) <= 1e-12 * max(abs(a), abs(b)) for a, b in compared
+    )
+
+
+def _at_points(formulas: list[Any]) -> list[list[Any]]:
+    """The values of formulas at points where each of them has one: of both signs, small fractions,
+    and whole numbers where they count something.
+    """
+    from sympy import Integral, Limit, Product, Rational, Sum, Symbol, binomial, factorial
+    from sympy.core.function import AppliedUndef
+
+    done = [f.doit() if f.has(Sum, Product, Integral, Limit) else f for f in formulas]
+    called = {call for formula in done for call in formula.atoms(AppliedUndef)}
+    names = {call: Symbol(f"value of {call}") for call in called}
+    done = [formula.xreplace(names) for formula in done]
+    symbols = sorted({s for formula in done for s in formula.free_symbols}, key=str)
+    counts = any(formula.has(factorial, binomial, Sum, Product) for formula in done)
+    rows: list[list[Any]] = []
+    for point in range(POINTS):
+        where = {}
+        for i, symbol in enumerate(symbols):
+            size = Fraction(3 + (7 * point + 11 * i * i + 5 * i) % 23, 2 + (5 * point + 3 * i) % 11)
+            sign = -1 if (point >> (i % 3)) & 1 else 1
+            whole = 2 + (3 * point + 5 * i + point * i) % 11
+            where[symbol] = whole if counts else Rational(sign * size.numerator, size.denominator)
+        values = [formula.subs(where).evalf(25) for formula in done]
+        if all(value.is_number and value.is_finite for value in values):
+            rows.append(values)
+    return rows
+
+
+# --- equations, inequalities, congruences, sets
+
+
+def _same_relation(kind: str, gold: Node, answer: Node) -> bool:
+    """Whether two equations or inequalities are proportional: what they say is zero or less than
+    zero differs by a factor, which for inequalities is positive.
+    """
+    differences = [_differences(node) for node in (gold, answer)]
+    if None in differences or len(differences[0]) != len(differences[1]):
+        return False
+    if kind == "relation" and gold[1] != answer[1]:
+        return False
+    return all(_proportional(a, b, kind) for a, b in zip(*differences, strict=True))
+
+
+def _differences(node: Node) -> Any:
+    """The differences of the sides of an equation or an inequality; None where one has no value."""
+    if node[0] == "named":
+        sides = [["value", name, name] for name in node[1]] + [node[2]]
+    else:
+        sides = node[2:] if node[0] == "relation" else node[1]
+    parsed = [_parsed_node(side) for side in sides]
+    if any(part is None for part in parsed):
+        return None
+    from sympy import Expr
+
+    if not all(isinstance(part, Expr) for part in parsed):
+        return None
+    return [left - right for left, right in pairwise(parsed)]
+
+
+def _proportional(one: Any, other: Any, kind: str) -> bool:
+    if not one.free_symbols and not other.free_symbols:
+        return bool(one == other)
+    pairs = [pair for pair in _at_points([one, other]) if pair[1] != 0]
+    if len(pairs) < NEEDED:
+        return False
+    factors = [a / b for a, b in pairs]
+    first = factors[0]
+    if first == 0 or (kind == "relation" and not first.is_positive):
+        return False
+    return all(abs(factor - first) <= 1e-12 * abs(first) for factor in factors)
+
+
+def _same_congruence(gold: Node, answer: Node) -> bool:
+    """Whether unknown and modulus are the same, and the residues for that modulus."""
+    unknowns = gold[1], answer[1]
+    if None not in unknowns and unknowns[0] != unknowns[1]:
+        return False
+    parsed = [_parsed_node(node) for node in (gold[3], answer[3], gold[2], answer[2])]
+    if any(part is None for part in parsed):
+        return gold[2:] == answer[2:]
+    modulus, modulus_2, residue, residue_2 = parsed
+    if not _same_object(modulus, modulus_2):
+        return False
+    if modulus.is_Integer and residue.is_Integer and residue_2.is_Integer:
+        return bool((residue - residue_2) % modulus == 0)
+    return _same_object(residue, residue_2)
+
+
+def _as_set(node: Node) -> Any:
+    """The sympy set of a node; None where it is none."""
+    from sympy import Complement, FiniteSet, Intersection, Interval, Set, Union
+
+    if node[0] == "value":
+        parsed = _parsed_node(node)
+        return parsed if isinstance(parsed, Set) else None
+    if node[0] == "set":
+        members = [_parsed_node(member) for member in node[1]]
+        return None if any(member is None for member in members) else FiniteSet(*members)
+    if node[0] == "tuple" and len(node[2]) == 2:
+        low, high = (_parsed_node(bound) for bound in node[2])
+        if low is None or high is None or not (low.is_extended_real and high.is_extended_real):
+            return None
+        return Interval(low, high, node[1][0] in "()", node[1][-1] in "()")
+    if node[0] == "sets":
+        sets = [_as_set(part) for part in node[2]]
+        if any(part is None for part in sets):
+            return None
+        return {r"\cup": Union, r"\cap": Intersection, r"\backslash": Complement}[node[1]](*sets)
+    return None
+
+
+# --- the process
+
+
+def value(node: Node) -> float | None:
+    """The number that a node comes to; None if it does not come to a finite real one."""
+    number = _value(node[1]) if node[0] == "value" and node[1] is not None else None
+    if number is None or not number.is_real:
+        return None
+    as_float = float(number)
+    return as_float if math.isfinite(as_float) else None
+
+
+def digests(node: Node) -> bool:
+    """Evaluate an answer, to see whether the checker can handle it at all."""
+    for latex in _formulas(node):
+        _value(latex)
+    return True
 
 
 def main() -> None:
@@ -125,9 +307,15 @@ def main() -> None:
     except (ImportError, ValueError, OSError):
         pass  # not on this system: the limit in seconds is left
     logging.disable(logging.CRITICAL)
-    equal("\\frac{1}{2}", "0.5")  # imports, and fills caches
+    _value(r"\frac{1}{2}")  # imports, and fills caches
     print(json.dumps({"answer": "ready"}), file=out, flush=True)
-    work = {"equal": equal, "value": value, "digests": digests}
+
+    def begin() -> None:
+        """Say that what happens from here on is the answer's doing, by a blank before the reply."""
+        print(" ", end="", file=out, flush=True)
+
+    work: dict[str, Callable[..., Any]] = {"value": value, "digests": digests}
+    work["equal"] = lambda gold, answer: equal(gold, answer, begin)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         if hasattr(signal, "alarm"):

@@ -10,10 +10,10 @@ import re
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from comas.answers import maths
+from comas.answers import maths, notation
 from comas.answers.boxed import last_box
-from comas.answers.forms import alters, is_symbol
 from comas.answers.pool import WorkerFailed
+from comas.answers.units import alters, is_symbol
 from comas.types import Question, Verdict
 
 DIGITS = 60
@@ -68,7 +68,8 @@ def number(text: str) -> Fraction | None:
     """
     if len(text) > 4 * DIGITS:
         return None
-    text = _END.sub("", text.translate(_FULL_WIDTH).strip().strip("$").strip())
+    text = notation.bare(text.translate(_FULL_WIDTH))
+    text = _END.sub("", text.strip().strip("$").strip())
     text = _WIDE.sub(" ", _THIN.sub("", text.replace("\\left", "").replace("\\right", "")))
     if whole := _WRAP.fullmatch(text):
         text = next(part for part in whole.groups() if part is not None)

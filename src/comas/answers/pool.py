@@ -30,11 +30,14 @@ class WorkerFailed(RuntimeError):
     """A request was not answered; says why. The process is gone, the next request gets a fresh one.
 
     `lasting`: the same request meets the same failure again, whatever else the machine does.
+    `begun`: the process had written a blank before, by which it says that the first part of its
+    work was done.
     """
 
-    def __init__(self, why: str, lasting: bool = False) -> None:
+    def __init__(self, why: str, lasting: bool = False, begun: bool = False) -> None:
         super().__init__(why)
         self.lasting = lasting
+        self.begun = begun
 
 
 class Workers:
@@ -63,7 +66,8 @@ class Workers:
             if worker is None or worker.poll() is not None:
                 worker = self._start()
                 self._exchange(worker, "", START)  # it says when it is ready
-            reply = self._exchange(worker, json.dumps(request) + "\n", self.limit)
+            line = self._exchange(worker, json.dumps(request) + "\n", self.limit)
+            reply = json.loads(line)
             full = str(reply.get("error", "")).startswith("MemoryError")
             # what it had read before is none of the next request's business
             kept = None if full else worker
@@ -72,7 +76,7 @@ class Workers:
                 self._end(worker)
             self._idle.put(kept)
         if "error" in reply:
-            raise WorkerFailed(reply["error"], lasting=not full)
+            raise WorkerFailed(reply["error"], lasting=not full, begun=line.startswith(" "))
         return reply["answer"]
 
     def close(self) -> None:
@@ -98,7 +102,7 @@ class Workers:
         self._alive.add(worker)
         return worker
 
-    def _exchange(self, worker: subprocess.Popen[str], line: str, limit: float) -> dict[str, Any]:
+    def _exchange(self, worker: subprocess.Popen[str], line: str, limit: float) -> str:
         assert worker.stdin is not None
         assert worker.stdout is not None
         late = threading.Event()
@@ -118,16 +122,20 @@ class Workers:
             raise WorkerFailed(f"{self.module} broke off: {error}") from error
         finally:
             clock.cancel()
+        begun = answer.startswith(" ")
         if late.is_set():
-            raise WorkerFailed(f"{self.module} took longer than {limit:g} s")
+            raise WorkerFailed(f"{self.module} took longer than {limit:g} s", begun=begun)
         if not answer.endswith("\n") and worker.wait() == -getattr(signal, "SIGPROF", 0):
-            raise WorkerFailed(f"{self.module} reached its limit of computing time", lasting=True)
+            raise WorkerFailed(
+                f"{self.module} reached its limit of computing time", lasting=True, begun=begun
+            )
         if not answer.endswith("\n"):
             raise WorkerFailed(
                 f"{self.module} died (exit code {worker.wait()}); `python -m {self.module}`"
-                " shows why"
+                " shows why",
+                begun=begun,
             )
-        return json.loads(answer)
+        return answer
 
     def _end(self, worker: subprocess.Popen[str]) -> None:
         self._alive.discard(worker)

@@ -16,8 +16,8 @@ _LATEX = re.compile(
     r"\\(?:text|math)(?:bf|it|rm|sf|tt|normal)?(?![a-z])\s*|\\(?:mbox|emph|underline)\s*|[{}$]"
 )
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad(?![a-zA-Z])")
-_ESCAPED = re.compile(r"\\([&%#_])")
-_AROUND = "*\"'“”‘’`., "
+_ESCAPED = re.compile(r"\\([&%#_{}])")
+_AROUND = "*\"'“”‘’`., 。，！"
 """What may stand around an answer and is none of it."""
 
 

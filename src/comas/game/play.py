@@ -99,9 +99,10 @@ async def play_one(scene: Scene, episode: Episode) -> None:
     question = episode.question if method.supervised else unlabelled(episode.question)
     settings = options_of(scene, method.play)
     for _ in range(TRIES):
-        episode.turns = []
+        seen = Episode(episode.id, question)  # all that a game can reach: without labels
+        episode.turns = seen.turns
         episode.error = None
-        table = Table(episode, scene.seed, scene.keep, scene.room, scene.heard, roles=method.roles)
+        table = Table(seen, scene.seed, scene.keep, scene.room, scene.heard, roles=method.roles)
         agents = [Agent(m, table) for m in scene.members]
         rng = random.Random(derive_seed(scene.seed, episode.id))
         try:

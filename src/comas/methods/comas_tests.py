@@ -86,6 +86,7 @@ async def play(
     in most of the largest clusters.
     """
     name = function_of(question.prompt)
+    parameters = parameters_of(question.prompt, name)
     facts = {"question": question.prompt, "history": "", "name": name or "NAME"}
     solving = words(WORDING, task, "solution", **facts)
     testing = words(WORDING, task, "input", **facts)
@@ -97,7 +98,7 @@ async def play(
     solutions = turns[:programs]
     evaluations = turns[programs:]
     for evaluation in evaluations:
-        evaluation.info["input"] = read_input(evaluation, name)
+        evaluation.info["input"] = read_input(evaluation, name, parameters)
     # in a thread: programs may take seconds, for which other games do not wait
     await asyncio.to_thread(run_all, question, solutions, evaluations, task)
     return _answer(solutions, evaluations)
@@ -124,9 +125,26 @@ def function_of(prompt: str) -> str | None:
     return defined[-1] if defined else None
 
 
-def read_input(turn: Turn, name: str | None) -> str | None:
+def parameters_of(prompt: str, name: str | None) -> list[str]:
+    """The parameters of a function that a question defines, in their order; empty where it shows
+    none, or takes some by position or by keyword only.
+    """
+    header = re.search(rf"\bdef\s+{re.escape(name or '')}\s*\([^\n]*", prompt)
+    try:
+        function = ast.parse(f"{header[0]}\n    pass").body[0] if header else None
+    except (SyntaxError, ValueError):
+        return []
+    if not isinstance(function, ast.FunctionDef):
+        return []
+    arguments = function.args
+    plain = not (arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg)
+    return [argument.arg for argument in arguments.args] if plain and not arguments.kwarg else []
+
+
+def read_input(turn: Turn, name: str | None, parameters: Sequence[str] = ()) -> str | None:
     """The call that ends a finished reply, alone on its last line or in a block behind which
-    nothing stands, as Python writes it; None where that is anything else than one call of `name`
+    nothing stands, in one writing for all calls with the same values: keywords are bound to
+    `parameters`. None where that is anything else than one call of `name`
     with literal arguments. It may be asserted, and be compared with a value, which is not looked
     at: questions show calls so, and small models write what they are shown. Where no name is known,
     any function may be called that Python has not.
@@ -144,12 +162,47 @@ def read_input(turn: Turn, name: str | None) -> str | None:
             ast.literal_eval(value)
         if any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(call)):
             return None  # a literal by Python's rules, but a pattern that was not filled in
-        written = ast.unparse(call)
+        written = _written(call, parameters)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
     called = call.func.id
     asked_for = called == name if name is not None else not hasattr(builtins, called)
     return written if asked_for else None
+
+
+def _written(call: ast.Call, parameters: Sequence[str]) -> str:
+    """A call by its values. Raises ValueError for a parameter that is given twice."""
+    positional = [canonical(ast.literal_eval(value)) for value in call.args]
+    keywords = [(k.arg or "", canonical(ast.literal_eval(k.value))) for k in call.keywords]
+    named = dict(keywords)
+    if len(named) < len(keywords) or not named.keys().isdisjoint(parameters[: len(positional)]):
+        raise ValueError("a parameter is given twice")
+    for parameter in parameters[len(positional) :]:
+        if parameter not in named:
+            break
+        positional.append(named.pop(parameter))
+    arguments = [*positional, *[f"{key}={named[key]}" for key in sorted(named)]]
+    assert isinstance(call.func, ast.Name)
+    return f"{call.func.id}({', '.join(arguments)})"
+
+
+def canonical(value: object) -> str:
+    """A literal value in one writing: members of sets and keys of dicts have one order."""
+    match value:
+        case list():
+            return f"[{', '.join(map(canonical, value))}]"
+        case tuple():
+            comma = "," if len(value) == 1 else ""
+            return f"({', '.join(map(canonical, value))}{comma})"
+        case set() if value:
+            return "{" + ", ".join(sorted(map(canonical, value))) + "}"
+        case dict():
+            pairs = sorted(f"{canonical(key)}: {canonical(item)}" for key, item in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case float() if math.isinf(value):
+            return "1e999" if value > 0 else "-1e999"
+        case _:  # a complex number as a sum
+            return ast.unparse(ast.parse(repr(value), mode="eval"))
 
 
 def _bare(module: ast.Module) -> ast.expr | None:

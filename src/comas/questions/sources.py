@@ -70,12 +70,14 @@ class Source:
         limit: int | None,
         seed: int,
         keep: Callable[[Question], bool] | None = None,
+        same: Callable[[str, str, str], bool] | None = None,
     ) -> list[Question]:
         """Build the questions of a split with `make(row, place)`, each text once; those that `keep`
         takes, by default those that fall into the split where it has a share.
 
-        The order is drawn by `seed`; at most `limit` are returned, and a smaller limit gives the
-        first ones of a larger.
+        `same(kind, a, b)` says whether two references of a text are one; by default those of the
+        same writing are. The order is drawn by `seed`; at most `limit` are returned, and a smaller
+        limit gives the first ones of a larger.
         """
         by_id: dict[str, Question] = {}
         for row, where in self.rows(split, path):
@@ -83,7 +85,13 @@ class Source:
             earlier = by_id.get(question.id, question).answer or question.answer
             # other tests of one program contradict nothing
             one_answer = self.hub is None and question.kind != "coding"
-            if one_answer and question.answer and question.answer != earlier:
+            differ = question.answer != earlier and not (
+                same
+                and question.answer
+                and earlier
+                and same(question.kind, earlier, question.answer)
+            )
+            if one_answer and question.answer and differ:
                 raise UserMistake(
                     f"{where}: task {self.task} has read this question with another answer,"
                     f" {str(earlier)[:60]!r}, and here it is {question.answer[:60]!r}: leave one"

@@ -103,9 +103,10 @@ def check(
 
     `setup` runs before the tests, on their side. `check`: the function that the tests' own
     `check(candidate)` is given; without it all functions `test...` and all bare asserts have to
-    hold. Arguments and results are literal values (numbers, texts, lists, tuples, sets, dicts); a
-    function that returns something else fails. Failed: the sandbox broke down, or there are no
-    tests.
+    hold. A program without one of `names` is wrong before any test; a builtin among them may be
+    Python's own where the program has another of them. Arguments and results are literal values
+    (numbers, texts, lists, tuples, sets, dicts); a function that returns something else fails.
+    Failed: the sandbox broke down, there are no tests, or they call nothing of the program.
     """
     began = time.monotonic()
     case = _case(program, tests, names, setup=setup, check=check)

@@ -17,7 +17,7 @@ import signal
 import sys
 
 from comas.sandbox.judging import judge, words
-from comas.sandbox.literals import decode, encode
+from comas.sandbox.literals import NotLiteral, decode, encode
 from comas.sandbox.walls import close, enter, forget_keys, limit
 
 TYPE_CHECKING = False  # importing typing takes three milliseconds
@@ -36,15 +36,29 @@ def answer(receive: Any, send: Any) -> None:
         try:
             if "program" in asked:
                 exec(compile(asked["program"], "<answer>", "exec"), space)
-                told: Any = {"value": None}
+                told: Any = {"missing": [name for name in asked["names"] if name not in space]}
+            elif asked["call"] not in space:
+                told = {"missing": asked["call"]}
             else:
-                given = decode(asked["args"])
+                args = decode(asked["args"])
                 named = decode(asked["named"])
-                value = space[asked["call"]](*given, **named)
-                told = {"value": encode(value), "args": encode(given)}
+                value = space[asked["call"]](*args, **named)
+                told = {"value": encode(value), "args": encode(args), "named": encode(named)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
-            told = {"error": type(error).__name__, "text": words(error)[:200]}
+            told = _as_told(error)
         send(told)
+
+
+def _as_told(error: BaseException) -> dict[str, Any]:
+    """An error as its nearest builtin class and its arguments; where those are no literal values,
+    its text.
+    """
+    mro = type(error).__mro__
+    nearest = next(kind for kind in mro if kind.__module__ == "builtins")
+    try:
+        return {"error": nearest.__name__, "args": encode(error.args)}
+    except NotLiteral:
+        return {"error": nearest.__name__, "args": encode((words(error)[:200],))}
 
 
 def take_side(limits: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 
 from comas.sandbox.literals import decode, encode, plain
 
@@ -25,51 +26,102 @@ def words(error: BaseException) -> str:
         return ""
 
 
-class _Asked:
-    """A function of the program, as its tests see it."""
-
-    def __init__(self, name: str, receive: Any, send: Any, seen: list[Any] | None = None) -> None:
-        self.name = name
-        self.receive = receive
-        self.send = send
-        self.seen = seen
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        self.send({"call": self.name, "args": encode(given), "named": encode(named)})
-        try:
-            told = _told(self.receive)
-        except Exception as error:
-            if self.seen is not None:
-                self.seen.append(["raised", type(error).__name__])
-            raise
-        if self.seen is not None:
-            self.seen.append(["gave", plain(decode(told["value"])), plain(decode(told["args"]))])
-        # what it did to its arguments
-        for before, after in zip(given, decode(told["args"]), strict=True):
-            if isinstance(before, list) and type(after) is list:
-                before[:] = after
-            elif isinstance(before, dict | set) and type(after) is type(before):
-                before.clear()
-                before.update(after)
-        return decode(told["value"])
-
-
 class _Gone(BaseException):
     """The program ended, or was ended, before it answered."""
 
 
-def _told(receive: Any) -> Any:
-    line = receive.readline()
-    if not line.endswith("\n"):
-        raise _Gone
-    told = json.loads(line)
-    if "error" in told:
-        kind: Any = getattr(builtins, str(told["error"]), None)
-        text = told.get("text", "")
-        # a StopIteration would end a loop of the tests as if all of it had held
-        known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
-        raise kind(text) if known else RuntimeError(f"{told['error']}: {text}")
-    return told
+class _Missing(BaseException):
+    """A function that the program does not have is called: no test may take it for an error that it
+    waits for.
+    """
+
+
+class _Program:
+    """The program on the other side, as its tests see it: a module whose functions are asked for.
+
+    `seen`: a list to which the outcome of each call is added, or None.
+    """
+
+    def __init__(self, receive: Any, send: Any, seen: list[Any] | None) -> None:
+        self.receive = receive
+        self.send = send
+        self.seen = seen
+        self.calls = 0
+
+    def as_module(self) -> Any:
+        """A module `solution` that has a stand-in for every name but those of modules' own."""
+        module = type(json)("solution")
+
+        def stand_in(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return self.function(name)
+
+        module.__dict__["__getattr__"] = stand_in
+        return module
+
+    def function(self, name: str) -> Any:
+        """A stand-in for a function of the program."""
+
+        def call(*args: Any, **named: Any) -> Any:
+            return self._call(name, args, named)
+
+        return call
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        """Send a request and wait for what it comes to. Raises what the program raised, as the
+        nearest builtin error, and _Gone.
+        """
+        self.send(question)
+        line = self.receive.readline()
+        if not line.endswith("\n"):
+            raise _Gone
+        told = json.loads(line)
+        if "error" in told:
+            raise _built(str(told["error"]), decode(told["args"]))
+        return told
+
+    def _call(self, name: str, args: Any, named: Any) -> Any:
+        self.calls += 1
+        try:
+            told = self.ask({"call": name, "args": encode(args), "named": encode(named)})
+        except Exception as error:
+            if self.seen is not None:
+                self.seen.append(["raised", type(error).__name__])
+            raise
+        if "missing" in told:
+            raise _Missing(name)
+        args_after, named_after = decode(told["args"]), decode(told["named"])
+        if self.seen is not None:
+            self.seen.append(["gave", plain(decode(told["value"])), plain(args_after)])
+        # what it did to its arguments
+        for before, after in zip(args, args_after, strict=True):
+            _change(before, after)
+        for key, before in named.items():
+            _change(before, named_after[key])
+        return decode(told["value"])
+
+
+def _change(before: Any, after: Any) -> None:
+    """Have a container of the tests hold what the program left in its copy of it."""
+    if isinstance(before, list) and type(after) is list:
+        before[:] = after
+    elif isinstance(before, dict | set) and type(after) is type(before):
+        before.clear()
+        before.update(after)
+
+
+def _built(name: str, args: Any) -> Exception:
+    """A builtin error with its arguments; its nearest base that takes them where it does not."""
+    kind: Any = getattr(builtins, name, None)
+    # a StopIteration would end a loop of the tests as if all of it had held
+    known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
+    for base in kind.__mro__ if known else ():
+        try:
+            return base(*args)
+        except Exception:  # noqa: BLE001 - it wants other arguments
+            continue
+    return RuntimeError(name, *args)
 
 
 def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
@@ -78,20 +130,27 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
     def say(verdict: str, why: str = "", **more: Any) -> None:
         send({"verdict": verdict, "why": why[:300], **more})
 
+    program = _Program(receive, send, case.get("seen"))
+    sys.modules["solution"] = program.as_module()
     try:
-        space, tests = _prepared(case, receive, send)
+        space, tests = _prepared(case)
     except BaseException as error:  # noqa: BLE001 - the tests' own
         say("failed", f"the tests do not run: {_named(error)}")
         return
     try:
-        send({"program": case["program"]})
         try:
-            _told(receive)
+            missing = program.ask({"program": case["program"], "names": case["names"]})["missing"]
         except Exception as error:  # noqa: BLE001 - the program's own
             say("wrong", f"the program does not run: {_named(error)}")
             return
+        present = [name for name in case["names"] if name not in missing]
+        needed = [name for name in missing if not present or not hasattr(builtins, name)]
+        if needed:
+            raise _Missing(needed[0])
+        for name in present:
+            space[name] = program.function(name)
         if "value" in case:
-            say("right", value=_Asked(case["value"], receive, send)())
+            say("right", value=program.function(case["value"])())
         elif "seen" in case:
             import hashlib
 
@@ -100,10 +159,14 @@ def judge(receive: Any, send: Any, case: dict[str, Any]) -> None:
             values = sum(one[0] == "gave" for one in seen)
             digest = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
             say("right", seen={"calls": len(seen), "values": values, "digest": digest})
-        elif _passes(case, space, tests, receive, send):
-            say("right")
-        else:
+        elif not _passes(case, space, tests, program):
             say("failed", "there are no tests")
+        elif not program.calls:
+            say("failed", "the tests call nothing of the program")
+        else:
+            say("right")
+    except _Missing as error:
+        say("wrong", f"the program has no function {error}")
     except _Gone:
         say("wrong", "the program ended before it answered")
     except AssertionError as error:
@@ -116,25 +179,18 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {words(error)}"
 
 
-def _prepared(case: dict[str, Any], receive: Any, send: Any) -> tuple[dict[str, Any], ast.Module]:
-    """Return the names that the tests see, and the tests.
-
-    The functions of the program are stand-ins that ask the other process.
+def _prepared(case: dict[str, Any]) -> tuple[dict[str, Any], ast.Module]:
+    """Return the names that the tests see, and the tests; no function of the program is among them
+    yet.
     """
     import ast
 
     space: dict[str, Any] = {"__name__": "tests"}
     exec(compile(case["setup"], "<setup>", "exec"), space)
 
-    class WithoutSolution(ast.NodeTransformer):
-        def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
-            return ast.Pass() if node.module == "solution" else node
-
-    tests = ast.fix_missing_locations(WithoutSolution().visit(ast.parse(case["tests"])))
+    tests = ast.parse(case["tests"])
     if "seen" not in case:
         _check_runnable(tests)
-    for name in case["names"]:
-        space[name] = _Asked(name, receive, send, case.get("seen"))
     return space, tests
 
 
@@ -168,7 +224,7 @@ def _functions(tests: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _passes(
-    case: dict[str, Any], space: dict[str, Any], tests: ast.Module, receive: Any, send: Any
+    case: dict[str, Any], space: dict[str, Any], tests: ast.Module, program: _Program
 ) -> bool:
     """Run the tests; returns whether any was run: an assert in a class, in a coroutine or below
     `__main__`, where nobody runs it, is none. A failing test raises.
@@ -197,7 +253,7 @@ def _passes(
     counted = ast.fix_missing_locations(Counting().visit(tests))
     exec(compile(counted, "<tests>", "exec"), space)
     if case["check"]:
-        space["check"](_Asked(case["check"], receive, send))
+        space["check"](program.function(case["check"]))
         return True
     functions = _functions(tests)
     for test in functions:

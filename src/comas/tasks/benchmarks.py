@@ -91,6 +91,11 @@ def _of_humaneval(row: Row, where: str) -> Question:
             f"{where}: its tests import {missing}, and the sandbox has the standard library only:"
             " take the tests of HumanEval itself (openai/openai_humaneval)"
         )
+    if not function.isidentifier() or not code.is_python(f"{prompt}\n    pass\n"):
+        raise UserMistake(
+            f"{where}: expected a `prompt` that is the head of a Python function, and its name as"
+            f" `entry_point`, got {function!r} and {prompt[:60]!r}"
+        )
     meta = {
         "tests": row["test"],
         "names": [function],

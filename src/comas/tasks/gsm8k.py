@@ -13,7 +13,7 @@ import re
 from comas.answers import boxed
 from comas.answers.numbers import as_canonical, number
 from comas.questions.sources import Row, Source, identity
-from comas.types import Question, Verdict
+from comas.types import Question, UserMistake, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
 SHARES = {"validation": 0.1, "train": 0.9}
@@ -60,7 +60,11 @@ def _question(row: Row, where: str) -> Question:
     worked = row["answer"].strip()
     solution, mark, last = worked.rpartition("####")
     meta = {"solution": solution.strip() if mark else worked}
-    answer = (as_canonical(last) or last.strip()) if mark else None
+    answer = as_canonical(last) if mark else None
+    if mark and answer is None:
+        raise UserMistake(
+            f"{where}: expected one number behind the last `####`, got {last.strip()[:60]!r}"
+        )
     name = identity("gsm8k", prompt)
     return Question(id=name, prompt=prompt, kind="math", answer=answer, meta=meta)
 

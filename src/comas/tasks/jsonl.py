@@ -50,7 +50,7 @@ def load(
     source = SOURCE
     if file_per_split or (whole and split == "test"):
         source = replace(SOURCE, shares={})
-    return source.questions(_question, split, path, limit, seed)
+    return source.questions(_question, split, path, limit, seed, same=_same_reference)
 
 
 def _question(row: Row, where: str) -> Question:
@@ -105,6 +105,12 @@ def _reference(answer: object, kind: str, prompt: str, where: str) -> str:
             " out"
         )
     return reference
+
+
+def _same_reference(kind: str, one: str, other: str) -> bool:
+    """Whether two references of one question are the same in the sense of their kind."""
+    question = Question(id="reference", prompt="", kind=kind, answer=one)
+    return KINDS[kind].verify(question, rf"\boxed{{{other}}}") == "right"
 
 
 def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:

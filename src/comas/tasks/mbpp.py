@@ -46,6 +46,8 @@ def tests_of(row: Row, where: str) -> str:
     lines = row.get("test_list")
     if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
         raise UserMistake(f"{where}: expected `test_list`, a list of asserts, got {lines!r}")
+    if not any(line.strip() for line in lines):
+        raise UserMistake(f"{where}: `test_list` is empty, so that no program could be right")
     return "\n".join(lines)
 
 
@@ -57,6 +59,12 @@ def _question(row: Row, where: str) -> Question:
         names = code.called(tests, setup)
     except SyntaxError as error:
         raise UserMistake(f"{where}: its tests or their setup are no Python: {error}") from error
+    if missing := code.not_in_the_sandbox(f"{setup}\n{tests}"):
+        raise UserMistake(
+            f"{where}: its tests import {missing}, and the sandbox has the standard library only"
+        )
+    if not names:
+        raise UserMistake(f"{where}: its tests call no function that a program could define")
     meta = {"tests": tests, "names": names, "setup": setup}
     return Question(
         id=identity("mbpp", prompt), prompt=prompt, kind="coding", answer="tests", meta=meta

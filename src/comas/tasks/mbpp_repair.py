@@ -82,7 +82,7 @@ def read_question(text: str) -> tuple[str, str] | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return (program, tests) if names and set(names) <= defined and "assert" in tests else None
+    return (program, tests) if code.defines(names, defined) and "assert" in tests else None
 
 
 def split_of(tests: str) -> str:

@@ -4,7 +4,7 @@ r"""The training mix of CoMAS (arXiv 2510.08529): mathematics (MATH), coding (Ko
 The mix is not on the hub under a name of its own: `data` names a JSON Lines file, or a folder with
 `comas_mix.jsonl`, with the columns `prompt`, `answer`, `task` (math, science, coding). Train,
 validation and test are cut from it by a hash of each question. Mathematics is checked by
-math-verify, science as a number within 5 %, programs in the sandbox. Leaves out: nothing of the
+sympy, science as a number within 5 %, programs in the sandbox. Leaves out: nothing of the
 mix.
 """
 
