@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from comas.config.resolve import resolve
@@ -646,6 +647,7 @@ def _of_judges(method: str, judge: Judged, questions: int) -> Advice:
     return Advice(method, "not known", why)
 
 
+@cache
 def pairs_needed(share: float) -> int:
     """Pairs from which a judge that prefers this share rightly, `SOUGHT` at least, is told from
     chance.

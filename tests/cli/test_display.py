@@ -154,7 +154,7 @@ def test_the_first_lines_name_the_method_and_what_is_paid_to_whom(
         config = SimpleNamespace(
             method="mine.py", preset=preset, steps=1, tokens=None, options={"evaluate": evaluate}
         )
-        method = SimpleNamespace(pays={"solution": "its score", "evaluation": "the opposite"})
+        method = SimpleNamespace(rewards={"solution": "its score", "evaluation": "the opposite"})
         team = SimpleNamespace(config=config, method=method, members=[1, 2])
         lines = Lines(Console(file=out, width=200))
         lines.begin(cast(Any, SimpleNamespace(path=tmp_path)), cast(Any, team), 0)

@@ -36,7 +36,7 @@ COMMANDS = (
     "play renamed.toml",
     "eval theirs",
     "eval renamed.toml",
-    "compare seed theirs",
+    "eval seed theirs",
     "train theirs",
     "train theirs/team.toml",
 )
@@ -147,7 +147,7 @@ def test_a_strangers_code_is_not_run_to_find_out_that_it_is_refused(theirs: Path
     assert not (theirs.parent / "ran").exists()
 
 
-@pytest.mark.parametrize("key", ["tools", "metrics", "monitors"])
+@pytest.mark.parametrize("key", ["tools", "monitors"])
 def test_files_of_a_stranger_are_run_nowhere(key: str, theirs: Path) -> None:
     theirs.write_text(f'{key} = ["./mine.py"]\n')
     with pytest.raises(UserMistake, match="would run the code in that file"):

@@ -23,7 +23,7 @@ from comas.methods import comas
 from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import Ask, Fit, Method, Payoff, Row, Sampling
+from comas.types import Ask, Fit, Payoff, Row, Sampling
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
@@ -84,8 +84,10 @@ class Babbling:
 
     def close(self) -> None: ...
 
+    method = comas.method
+
     def step(
-        self, rows: Mapping[str, Sequence[Row]], method: Method
+        self, rows: Mapping[str, Sequence[Row]], lr_scale: float
     ) -> dict[str, dict[str, float]]:
         self.rows = [row for part in rows.values() for row in part]
         return {policy: {"updates": 1.0} for policy in rows}

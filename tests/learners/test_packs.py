@@ -188,7 +188,7 @@ def test_a_row_whose_reply_is_not_its_end_stands_alone() -> None:
     assert packs_of(["p", "p"], rows, 100) == [[0], [1]]
 
 
-METHOD = Method(rlvr.play, rlvr.settle, rlvr.advantage, rlvr.loss, kl={"solution": 0.1})
+METHOD = Method(rlvr.play, rlvr.settle, rlvr.credit, rlvr.loss, kl={"solution": 0.1})
 
 
 def stepped(learner: Any, rows: dict[str, list[Row]]) -> dict[str, dict[str, float]]:

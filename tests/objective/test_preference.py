@@ -149,7 +149,6 @@ def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
     batch = rows(12)
     for i, row in enumerate(batch):
         row.group = f"g{i % 3}"
-    weights: Any = SimpleNamespace(recipe=Recipe(1e-3))
     method = Method(
         lambda: None,  # type: ignore[arg-type, return-value]
         lambda: None,
@@ -158,9 +157,11 @@ def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
         minibatches=2,
         fresh=True,
     )
-    learning = Step(weights, {"a": batch}, method)
+    weights: Any = SimpleNamespace(recipe=Recipe(1e-3), method=method)
+    learning = Step(weights, {"a": batch}, 1.0)
     parts = [[row.group for _, row in learning.minibatch(k)] for k in range(2)]
     assert set(parts[0]).isdisjoint(parts[1])
     assert len(parts[0]) + len(parts[1]) == 12
-    apart = Step(weights, {"a": batch}, dataclasses.replace(method, fresh=False))
+    weights.method = dataclasses.replace(method, fresh=False)
+    apart = Step(weights, {"a": batch}, 1.0)
     assert [len(apart.minibatch(k)) for k in range(2)] == [6, 6]

@@ -38,9 +38,9 @@ def step_of(shares: Shares, rng: np.random.Generator, step: int) -> Seen:
         for sample in range(SAMPLES):
             bad = bool(rng.random() < share)
             name = f"{step}/{place}/{sample}"
-            solution = Turn(f"{name}/s", "a", "h/a", "solution", "", "", not bad, 0)
+            solution = Turn(f"{name}/s", "a", "h/a", "solution", "", "", not bad, 0, kind="answer")
             solution.info["readable"] = not bad
-            scoring = Turn(f"{name}/c", "b", "h/b", "scoring", "", "", not bad, 0)
+            scoring = Turn(f"{name}/c", "b", "h/b", "scoring", "", "", not bad, 0, kind="judge")
             scoring.about = solution.id
             scoring.info["score"] = 1 if bad else 3
             games.append(Episode(name, question, [solution, scoring]))
