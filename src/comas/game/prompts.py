@@ -129,9 +129,14 @@ class Quoted(str):
         """
         before = template[:place]
         begins_line = before.endswith("\n") or (not before and "\n" in template)
+        return QUOTE + self.continuing() if begins_line else self.continuing()
+
+    def continuing(self) -> str:
+        """The quote with its first line as it is and `QUOTE` before the others: what continues a
+        line, and the reader's own words, who forges nothing for himself.
+        """
         first, *others = self.split("\n")
-        lines = [QUOTE + first if begins_line else str(first)]
-        return "\n".join([*lines, *(QUOTE + line for line in others)])
+        return "\n".join([str(first), *(QUOTE + line for line in others)])
 
 
 def words(default: Mapping[str, str], task: Task, role: str, **facts: str) -> str:

@@ -201,7 +201,8 @@ def _about_work(
     facts = {"question": defuse(question.prompt), "work": work, **facts}
     if own is not None:
         template = template.replace("{work}", template_of(WORDING, task, "beside"))
-        facts["own"] = own
+        # with a mark before it, a judge that answers first told right from wrong less well
+        facts["own"] = own.continuing()
     return fill(template, facts)
 
 
