@@ -246,15 +246,15 @@ def weigh_all(
     """Per weighing and choice the float32 log-probs of its tokens.
 
     With `apart` each weighing has passes of its own, so that its result never depends on what else
-    is weighed at the time; what is asked twice is computed once. Otherwise all share passes, and in
-    16-bit halves a result depends on its batch by about 1e-2 nats.
+    is weighed at the time; what is asked twice is computed once. Otherwise all share passes, and a
+    result depends on its batch as far as the model's dtype rounds.
     """
     keys = [_key(weighing) for weighing in weighings]
-    place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    distinct = [weighings[keys.index(key)] for key in place_of]
-    parts = [[weighing] for weighing in distinct] if apart else [distinct]
-    weights = [weight for part in parts for weight in _weigh_together(part, behind)]
-    return [[logprobs.copy() for logprobs in weights[place_of[key]]] for key in keys]
+    distinct = dict(zip(keys, weighings, strict=True))
+    parts = [[weighing] for weighing in distinct.values()] if apart else [[*distinct.values()]]
+    results = [result for part in parts for result in _weigh_together(part, behind)]
+    result_of = dict(zip(distinct, results, strict=True))
+    return [[logprobs.copy() for logprobs in result_of[key]] for key in keys]
 
 
 def _key(weighing: Weighing) -> tuple[str, bytes, tuple[bytes, ...]]:
