@@ -42,7 +42,6 @@ rank = 16
 targets = ["q_proj", "up_proj"]
 [agents.d]
 rank = 12
-alpha = 9
 """
 
 
