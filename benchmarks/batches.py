@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.seams import TIE, Request
 from comas.storage.run import Run
@@ -26,7 +26,7 @@ from comas.types import Sampling
 
 def decoded(count: int, sizes: list[int]) -> list[dict]:
     """A row per batch size: texts that are not those of one batch of all."""
-    team = build_team(resolve(read(None, ["threads=1"])), learn=False)
+    team = build_team(plan(read(None, ["threads=1"]), learn=False))
     host = team.hosts["home"]
     policies = sorted(host.versions)
     questions = team.task.load("train", limit=count)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.evaluation.runner import PLAN, EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.installed import examine
 from comas.sync import run_sync
 
@@ -68,7 +68,7 @@ def evaluated(out: Path, systems: Sequence[str], limit: int, seed: int) -> dict[
         evaluation = EvaluationRun.open(out)
     else:
         evaluation = EvaluationRun.create(
-            Plan(systems, setups=setups, limit=limit, seed=seed), str(out)
+            EvaluationPlan(systems, setups=setups, limit=limit, seed=seed), str(out)
         )
     return run_sync(evaluation.go())
 

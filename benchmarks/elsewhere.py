@@ -70,8 +70,8 @@ def places() -> dict[str, Callable[[Team], Host]]:
 
 def session(team: Team, host: Host) -> list[tuple[float, float]]:
     """Microseconds per turn of each step of the team at this host."""
-    members = members_of(team.resolved, {"home": host})
-    team = Team(team.resolved, {"home": host}, members)
+    members = members_of(team.plan, {"home": host})
+    team = Team(team.plan, {"home": host}, members)
     told = Told()
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(team.config.model_dump(), str(Path(folder) / "run"))

@@ -26,10 +26,10 @@ import torch
 
 from comas.engines import hf, vllm
 from comas.engines.vllm.library import version
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.machine import use_threads
 from comas.models.loading import load_models, place_of
-from comas.seams import Adapter, Engine, EnginePlan, Request
+from comas.seams import Adapter, AdapterSpec, Engine, EnginePlan, Request
 from comas.types import Sampling
 
 POLICIES = [f"a{i}" for i in range(4)]
@@ -40,7 +40,7 @@ def population_of(base: str, device: str, dtype: str) -> Population:
     """Adapters that all change something."""
     place, kind = place_of(device, dtype)
     models, _, _ = load_models({"base": base}, place, kind)
-    population = Population(models["base"], dict.fromkeys(POLICIES, Spec(16, 32.0)))
+    population = Population(models["base"], dict.fromkeys(POLICIES, AdapterSpec(16, 32.0)))
     move(population)
     return population
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.evaluation.systems import asked, load
 from comas.game.agent import Member
@@ -65,7 +65,7 @@ def _compute(folder: Path, name: str) -> float:
 
 def at_start(folder: Path) -> Team:
     """The run's team with the weights that it began with."""
-    return asked(resolve(read(folder / "config.toml")))
+    return asked(plan(read(folder / "config.toml")))
 
 
 # --- from what the run recorded

@@ -21,8 +21,8 @@ from typing import Any
 from shapes import CONFIGS, arguments, show
 
 from comas.estimate import shape_of
-from comas.learners.lora.population import Spec
 from comas.machine import return_large_blocks
+from comas.seams import AdapterSpec
 
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
@@ -49,7 +49,7 @@ def adapters_of(config: dict[str, Any]) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         shape = shape_of(folder, folder)
-        return shape.parameters, Spec().rank * shape.ends(None)
+        return shape.parameters, AdapterSpec().rank * shape.ends(None)
 
 
 def against_agents(agents: list[int]) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def work(config: dict[str, Any], agents: int, count: int, longest: int) -> None:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     method = Method(lambda: None, lambda: None, reinforce_pp, clipped, kl={"r": 0.1})  # type: ignore[arg-type, return-value]
     policies = [f"p{i:02d}" for i in range(agents)]
-    population = Population(model, dict.fromkeys(policies, Spec()))
+    population = Population(model, dict.fromkeys(policies, AdapterSpec()))
     learner = AdapterLearner(population, recipe, method, 0, "random")
     plan = EnginePlan(end_ids=[-1], pad_id=0, context=longest, max_rows=count)
     engine: Any = auto.build(plan, learner.weights())

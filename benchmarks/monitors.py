@@ -28,8 +28,8 @@ from learning import run as run_training
 from rich.console import Console
 from rich.table import Table
 
+from comas.config.plan import OURS
 from comas.config.plugins import builder_names
-from comas.config.resolve import MONITORS
 from comas.monitors.evidence import Evidence
 from comas.stats import wilson
 from comas.storage.alarms import read_alarms
@@ -157,7 +157,7 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
     return [*rows, _row("any of the default set", outcomes, default)]
 
 
-DEFAULT = MONITORS
+DEFAULT = OURS["monitors"]
 
 
 def _row(title: str, outcomes: Sequence[Outcome], names: Sequence[str]) -> Row:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from shapes import arguments, show
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.game.agent import Member
 from comas.hooks import Hook
@@ -74,7 +74,7 @@ def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
         "checkpoint_every=1000",
         "agents=4",
     ]
-    resolved = resolve(read(None, keys))
+    resolved = plan(read(None, keys))
     config = resolved.config
     host = Scripted(golden_script, name="home")
     members: list[Member] = [

@@ -30,7 +30,7 @@ import tomli_w
 from figures import save
 from rich.console import Console
 
-from comas.config.resolve import SEED_LR, SEED_RECIPE, SEED_TEST_QUESTIONS
+from comas.config.plan import OPTIMIZER, OURS, tiny_recipe
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.stats import mean_interval
 from comas.storage.run import Run
@@ -124,11 +124,11 @@ def study(base: str, seeds: Sequence[int], tokens: int, out: Path) -> dict[str, 
     config = {
         "hosts": {"home": host},
         "eval_every": 0,
-        "lr": SEED_LR,
-        "test_questions": SEED_TEST_QUESTIONS // 2,
+        "lr": tiny_recipe()["lr"]["full"],
+        "test_questions": tiny_recipe()["run"]["test_questions"] // 2,
         "max_tokens": 256,
         "threads": 1,
-        **{key: list(v) if isinstance(v, tuple) else v for key, v in SEED_RECIPE.items()},
+        **{key: list(v) if isinstance(v := OURS[key], tuple) else v for key in OPTIMIZER},
     }
     return {
         "says": "What more agents and larger models bring per generated token",

@@ -24,7 +24,7 @@ import httpx
 import torch
 from shapes import arguments, show
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.evaluation.systems import system_team
 from comas.evaluation.ways import asking_of
@@ -114,7 +114,7 @@ async def _timed(
 
 def scripted() -> Team:
     """Four agents whose replies cost nothing."""
-    resolved = resolve(read(None, ["agents=4"]))
+    resolved = plan(read(None, ["agents=4"]))
     hosts: Any = {"home": Scripted(lambda *_: "10 + 5 = 15 + 9 = 24", name="home")}
     return Team(resolved, hosts, members_of(resolved, hosts))
 

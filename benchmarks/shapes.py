@@ -22,11 +22,11 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.seams import Request
+from comas.seams import AdapterSpec, Request
 from comas.types import Method, Row, Sampling
 
 _QWEN = {
@@ -118,7 +118,7 @@ def adapter_learner(
 
     Hooks of several learners may lie on one model: only those of the one at work act.
     """
-    population = Population(model, dict.fromkeys(names(agents), Spec(rank, 2.0 * rank)))
+    population = Population(model, dict.fromkeys(names(agents), AdapterSpec(rank, 2.0 * rank)))
     return AdapterLearner(population, Recipe(1e-5, **recipe), method, 0, "random")
 
 

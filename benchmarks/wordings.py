@@ -22,7 +22,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from comas.config.systems import system_config
+from comas.config.systems import system_plan
 from comas.evaluation.systems import asked
 from comas.game.agent import Agent, together
 from comas.game.play import play_all
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    team = asked(system_config(args.base, ["agents=1", "method=ttrl", *args.pairs]))
+    team = asked(system_plan(args.base, ["agents=1", "method=ttrl", *args.pairs]))
     task = team.task
     options = team.config.task_options
     questions = loaded(

@@ -13,12 +13,13 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import Resolved, model_below, weights_at
+from comas.config.plan import Plan
 from comas.config.schema import HostConfig
+from comas.config.weights import model_below, weights_at
 from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of, uncollected
 from comas.models import gguf
@@ -199,18 +200,18 @@ class Load:
         return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows, self.gpu)
 
 
-def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
+def load_of(plan: Plan, name: str) -> Load | str:
     """Work out what a host with weights here holds and is asked for; a text says why that fails."""
     from comas.engines.hf import LARGEST
     from comas.learners.whole import SMALL
 
-    config = resolved.config
+    config = plan.config
     host = config.hosts[name]
-    plans = resolved.at(name)
-    weights = weights_at(plans, ask_hub=False)
-    adapting = weights.adapting(host.learner if learn else None)
+    policies = plan.at(name)
+    weights = weights_at(policies, ask_hub=False)
+    adapting = weights.adapting(host.learner if plan.learns else None)
     if adapting:  # says what training would say of bases that differ
-        model_below(resolved, name, weights, learn)
+        model_below(plan, name, weights)
     shapes: list[Shape] = []
     for model in weights.models():
         folder = config_folder(model)
@@ -225,17 +226,18 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
     number = dtype.itemsize
     half = number == 2
     largest = max(shapes, key=lambda shape: shape.parameters)
-    learning = [shape for shape, plan in zip(shapes, plans, strict=True) if learn and plan.learns]
+    pairs = zip(shapes, policies, strict=True)
+    learning = [shape for shape, policy in pairs if plan.learns and policy.learns]
     # an engine has packed weights on a CPU, and vLLM its own
     copied = host.engine == "vllm" or not (gpu or largest.parameters > LARGEST)
-    refers = learn and resolved.method.refers
+    refers = plan.learns and plan.method.refers
     if adapting:
-        adapters = [plan.adapter for plan in plans]
+        adapters = [policy.adapter for policy in policies]
         ends = [largest.ends(adapter.targets) for adapter in adapters]
         ranks = [adapter.rank for adapter in adapters]
         each = max(ranks) * max(ends)  # there is room for the largest
         kept = number * largest.parameters * (1 + copied)
-        kept += each * len(plans) * (8 + 2 * half + 4 * (refers and bool(weights.adapters)))
+        kept += each * len(policies) * (8 + 2 * half + 4 * (refers and bool(weights.adapters)))
         kept += 8 * each * len(learning)
         trained = sum(rank * end for rank, end in zip(ranks, ends, strict=True))
         beside = min(1, len(learning))
@@ -246,8 +248,8 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
         small = not gpu and largest.parameters < SMALL
         beside = len(learning)
         beside = min(beside, config.threads or os.cpu_count() or 1) if small else min(1, beside)
-    room = {**resolved.task.max_tokens, **config.room}
-    paid = [room.get(role, config.max_tokens) for role in resolved.method.rewarded]
+    room = {**plan.task.max_tokens, **config.room}
+    paid = [room.get(role, config.max_tokens) for role in plan.method.rewarded]
     longest = QUESTION + (1 + SHOWN) * max(paid, default=config.max_tokens)
     played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
@@ -271,10 +273,10 @@ def device_of(host: HostConfig) -> str:
     return str(place_of(host.device, host.dtype)[0])
 
 
-def _with_weights(resolved: Resolved) -> dict[str, HostConfig]:
+def _with_weights(plan: Plan) -> dict[str, HostConfig]:
     """The hosts that load models."""
-    hosts = resolved.config.hosts.items()
-    return {name: host for name, host in hosts if host.here and resolved.at(name)}
+    hosts = plan.config.hosts.items()
+    return {name: host for name, host in hosts if host.here and plan.at(name)}
 
 
 @dataclass(frozen=True)
@@ -357,12 +359,12 @@ class Fit:
                 )
 
 
-def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
-    """The config with `tokens_per_pass`, `max_rows` and `checkpointing` of every host, and what it
+def fit(plan: Plan) -> tuple[Plan, Fit]:
+    """The plan with `tokens_per_pass`, `max_rows` and `checkpointing` of every host, and what it
     takes with them. Values that the config has stay, whatever the memory is.
     """
-    config = resolved.config
-    hosts = _with_weights(resolved)
+    config = plan.config
+    hosts = _with_weights(plan)
     devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
     if config.memory is None:
         memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
@@ -374,7 +376,7 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
         device = devices.get(name, host.where)
         load = f"it is on another machine, where={host.where}"
         if name in devices:
-            load = load_of(resolved, name, learn)
+            load = load_of(plan, name)
         if isinstance(load, str):  # careful values
             chosen = {key: most for key, most in MOST["cpu"].items() if getattr(host, key) is None}
             fits.append(HostFit(name, device, unknown=load, chosen=chosen))
@@ -391,7 +393,7 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
         for host in fits
     }
     config = config.model_copy(update={"hosts": {**config.hosts, **chosen_hosts}})
-    return resolved.with_config(config), Fit(fits, memory)
+    return replace(plan, config=config), Fit(fits, memory)
 
 
 def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float | None) -> HostFit:
@@ -428,33 +430,33 @@ def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float 
 
 
 @uncollected()  # torch is imported
-def fitted(resolved: Resolved, note: Callable[[str], None]) -> tuple[Resolved, Fit]:
-    """The config that a new run keeps: with its defaults, which are told, and what it takes with
+def fitted(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, Fit]:
+    """The plan that a new run keeps: with its defaults, which are told, and what it takes with
     them; an error where it does not fit into memory or onto the disk.
     """
-    resolved = with_dtypes(resolved, note)
-    resolved, run_fit = fit(resolved)
+    plan = with_dtypes(plan, note)
+    plan, run_fit = fit(plan)
     run_fit.check()
     for line in run_fit.notes():
         note(line)
     checkpoint = run_fit.checkpoint
-    target, free = free_disk(resolved.config.out)
+    target, free = free_disk(plan.config.out)
     if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
         raise UserMistake(
             f"the run needs about {KEPT_CHECKPOINTS * checkpoint / 1e9:.2f} GB on disk for"
             f" checkpoints and {target} has {free / 1e9:.2f} GB free: free some, choose another"
             " out, or fewer or smaller agents"
         )
-    return resolved, run_fit
+    return plan, run_fit
 
 
 @uncollected()
-def filled(resolved: Resolved, learn: bool) -> Resolved:
+def filled(plan: Plan) -> Plan:
     """Fill in `tokens_per_pass` and `max_rows` where one of them is open."""
-    hosts = _with_weights(resolved).values()
+    hosts = _with_weights(plan).values()
     if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
-        return fit(resolved, learn=learn)[0]
-    return resolved
+        return fit(plan)[0]
+    return plan
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:
@@ -464,21 +466,23 @@ def free_disk(out: str | None) -> tuple[Path, int]:
     return target, shutil.disk_usage(existing).free
 
 
-def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
-    """The config with bfloat16 at hosts with a large model, learning or frozen, on a CPU which
-    multiplies it clearly faster, tried for a moment; a note for each. Seed models stay in float32.
+def with_dtypes(plan: Plan, note: Callable[[str], None]) -> Plan:
+    """The plan with bfloat16 at hosts with a large model, learning or frozen, on a CPU which
+    multiplies it clearly faster, tried for a moment; a note for each.
     """
     from comas.learners.precision import CLEARLY, LARGE, bfloat16_speed
 
-    config = resolved.config
+    config = plan.config
     hosts = dict(config.hosts)
     for name, host in config.hosts.items():
-        plans = resolved.at(name)
-        if not (host.on_this_machine and plans) or host.dtype != "auto" or device_of(host) != "cpu":
+        policies = plan.at(name)
+        if (
+            not (host.on_this_machine and policies)
+            or host.dtype != "auto"
+            or device_of(host) != "cpu"
+        ):
             continue
-        if any(plan.source.seeded for plan in plans):
-            continue
-        models = weights_at(plans, ask_hub=False).models()
+        models = weights_at(policies, ask_hub=False).models()
         folders = [config_folder(model) for model in models if (parameters(model) or 0) >= LARGE]
         folder = next(filter(None, folders), None)
         trusted = host.trust_remote_code
@@ -489,4 +493,4 @@ def with_dtypes(resolved: Resolved, note: Callable[[str], None]) -> Resolved:
                 f"hosts.{name}.dtype=bfloat16: this processor multiplies it {speed:.1f} times as"
                 f" fast as float32 (hosts.{name}.dtype=float32 for exacter numbers)"
             )
-    return resolved.with_config(config.model_copy(update={"hosts": hosts}))
+    return replace(plan, config=config.model_copy(update={"hosts": hosts}))

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import parse_pair, read
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
@@ -290,10 +290,10 @@ def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
         hosts = {f"m{index}": {"base": base} for index, base in enumerate(bases)}
         table["hosts"] = hosts
         table["agents"] = {f"a{index}": {"host": host} for index, host in enumerate(hosts)}
-        return asked(resolve(read(None, {**table, **dict(map(parse_pair, pairs))})))
+        return asked(plan(read(None, {**table, **dict(map(parse_pair, pairs))}), learn=False))
     if not bases:
-        return asked(resolve(read(None, pairs)))
-    return asked(*named(bases[0], pairs, ["agents=2", "method=ttrl"]))
+        return asked(plan(read(None, pairs), learn=False))
+    return asked(named(bases[0], pairs, ["agents=2", "method=ttrl"]))
 
 
 async def trial(

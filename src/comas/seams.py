@@ -79,14 +79,14 @@ def cache_keyword(model: CausalLM) -> str:
     return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
-class AdapterSpec(Protocol):
-    """The shape of an adapter, which counts alpha / rank times."""
+@dataclass(frozen=True)
+class AdapterSpec:
+    """The shape of one policy's adapter, which counts alpha / rank times."""
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def alpha(self) -> float: ...
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] | None = None
+    """Names of linear layers, or ends of names (`q_proj`); None is all of them but the head."""
 
 
 class AdaptedModel(Protocol):

@@ -18,7 +18,7 @@ from comas.config.plugins import load_plugin
 from comas.config.schema import OF_TRAINING, parse_pair, read
 from comas.display import shown
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import INSTEAD, LIMIT, Plan, limit_of
+from comas.evaluation.spec import INSTEAD, LIMIT, EvaluationPlan, limit_of
 from comas.hooks import Hook, hooks_of
 from comas.stats import spelt
 from comas.sync import run_sync
@@ -180,7 +180,7 @@ def planned(
     seed: int,
     pairs: Sequence[str],
     data: str | None,
-) -> Plan:
+) -> EvaluationPlan:
     """The plan of an evaluation, with what is wrong with it told before anything is loaded; without
     a `limit` what `test_questions` of the pairs says, and 0 is all.
     """
@@ -203,7 +203,7 @@ def planned(
                 " it out"
             )
     per_task = limit_of(limit, pairs)
-    return Plan(names, task_names, ways, per_task, seed, pairs, data)
+    return EvaluationPlan(names, task_names, ways, per_task, seed, pairs, data)
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:

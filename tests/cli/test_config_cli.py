@@ -62,12 +62,12 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
 
 def test_presets_and_overrides() -> None:
-    stable, paper = (runs.resolved([f"preset={p}"]).config for p in ("stable", "paper"))
+    stable, paper = (runs.planned([f"preset={p}"]).config for p in ("stable", "paper"))
     assert stable.kl == {"solution": 0.1, "evaluation": 0.5, "scoring": 0.5}
     assert paper.kl == {}
     assert paper.credit["normalise"] == "all"
     assert not paper.options["avoid_self"]
-    mine = runs.resolved(["preset=paper", "options.avoid_self=true", "kl.solution=0.1"]).config
+    mine = runs.planned(["preset=paper", "options.avoid_self=true", "kl.solution=0.1"]).config
     assert mine.options["avoid_self"]
     assert not mine.options["format_check"]
     assert mine.kl == {"solution": 0.1}
@@ -77,7 +77,7 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
     untaught: Path, tmp_path: Path
 ) -> None:
     def preset(*pairs: str) -> str | None:
-        return runs.resolved(["lr=1e-4", *pairs]).config.preset
+        return runs.planned(["lr=1e-4", *pairs]).config.preset
 
     base = f"base={untaught}"
     judge = ["hosts.judge.api=http://localhost:1/v1", "hosts.judge.base=m"]
@@ -92,7 +92,7 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
         "method = replace(comas.method, play=play)\n"
     )
     assert preset(base, f"method={mine}") == "stable", "its game has none of those options"
-    config = runs.resolved(["lr=1e-4", base, "options.score=said", "samples=2"]).config
+    config = runs.planned(["lr=1e-4", base, "options.score=said", "samples=2"]).config
     assert config.options["blind"]
     assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)
 

@@ -83,7 +83,7 @@ class Told(Hook):
 def scripted(
     folder: Path, watch: Hook, keys: Sequence[str] = SCRIPTED, script: Any = golden_script
 ) -> Run:
-    resolved = runs.resolved(list(keys))
+    resolved = runs.planned(list(keys))
     config = resolved.config
     host = Scripted(script, name="home")
     members = [

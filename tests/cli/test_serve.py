@@ -126,13 +126,13 @@ def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.Mon
     short = {"questions": 8, "test_questions": 0, "eval_every": 0, "checkpoint_every": 1}
     comas.train(steps=2, threads=1, out="run", hooks=[], **short)
     Path("team.toml").write_text('[hosts.home]\nbase = "seed"\n[agents.ann]\n[agents.bob]\n')
-    last, weights = named_team(["run"])
-    assert (weights is not None and weights.name) == "step-2"
-    first, weights = named_team(["run@1", "eval_temperature=0"])
-    assert (weights is not None and weights.name) == "step-1"
+    last = named_team(["run"])
+    assert (last.checkpoint is not None and last.checkpoint.name) == "step-2"
+    first = named_team(["run@1", "eval_temperature=0"])
+    assert (first.checkpoint is not None and first.checkpoint.name) == "step-1"
     assert first.config.eval_temperature == 0
     assert list(first.config.agents) == list(last.config.agents)
-    with running(asked(first, weights)) as served:
+    with running(asked(first)) as served:
         said = served.client.chat.completions.create(
             model="game", messages=[{"role": "user", "content": "1 2 4 5 -> 7"}], seed=1
         )

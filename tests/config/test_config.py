@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import tomli_w
 
+from comas.config.checks import check_training
+from comas.config.plan import OPTIMIZER, OURS, plan, tiny_recipe
 from comas.config.plugins import filled, keywords, load_plugin, split_options
-from comas.config.resolve import SEED_ADAPTER_LR, SEED_LR, SEED_RECIPE, check_training, resolve
 from comas.config.schema import Config, read
 from comas.methods import comas
 from comas.storage.records import without_none
@@ -22,7 +23,7 @@ from tests.support import runs
 
 
 def resolved(*pairs: str) -> Config:
-    return runs.resolved(pairs).config
+    return runs.planned(pairs).config
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_former_keys_are_read_over_where_they_change_nothing(
 
 
 def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
-    config = runs.resolved({"monitors": ["probes", "flips"]})
+    config = runs.planned({"monitors": ["probes", "flips"]})
     with pytest.raises(UserMistake, match=r"monitors = 'flips': it saw no collapse .*leave it out"):
         check_training(config)
 
@@ -201,7 +202,7 @@ def test_the_resolved_config_survives_toml_and_resolves_to_itself(
     (tmp_path / "config.toml").write_text(
         tomli_w.dumps(without_none(config.model_dump())), encoding="utf-8"
     )
-    assert resolve(read(tmp_path / "config.toml")).config == config
+    assert plan(read(tmp_path / "config.toml")).config == config
 
 
 def test_every_default_is_written_out() -> None:
@@ -217,7 +218,7 @@ def test_every_default_is_written_out() -> None:
         1,
         1,
     )
-    assert {k: getattr(config, k) for k in SEED_RECIPE} == SEED_RECIPE
+    assert all(getattr(config, key) == OURS[key] for key in OPTIMIZER)
     assert tomllib.loads(tomli_w.dumps(without_none(config.model_dump())))["options"]["rounds"] == 1
 
 
@@ -226,16 +227,14 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
         'preset = "paper"\n[options]\nformat_check = true\n[credit]\nmin_rows = 5\n',
         encoding="utf-8",
     )
-    config = resolve(read(tmp_path / "c.toml", ["credit.min_rows=7", "kl.scoring=0.3"])).config
+    config = plan(read(tmp_path / "c.toml", ["credit.min_rows=7", "kl.scoring=0.3"])).config
     assert config.options["format_check"] is True  # the file's, before the preset's
     assert config.options["avoid_self"] is False  # the preset's, before the method's
     assert config.options["rounds"] == 1  # the method's
     assert config.credit == {"normalise": "all", "min_rows": 7, "entropy": 0.0}
     assert config.kl == {"scoring": 0.3}
-    assert resolve(read(tmp_path / "c.toml", {"credit.min_rows": 9})).config.credit["min_rows"] == 9
-    assert (
-        resolve(read(tmp_path / "c.toml", ["preset=stable"])).config.credit["normalise"] == "role"
-    )
+    assert plan(read(tmp_path / "c.toml", {"credit.min_rows": 9})).config.credit["min_rows"] == 9
+    assert plan(read(tmp_path / "c.toml", ["preset=stable"])).config.credit["normalise"] == "role"
 
 
 def test_hosts_and_agents_override_what_is_shared() -> None:
@@ -269,32 +268,32 @@ def test_the_embedded_recipe_is_for_the_seed_models_only(
     folder = tmp_path / "org" / "model"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert resolved("hosts.home.base=seed-b").lr == SEED_LR
-    assert resolved("hosts.home.learner=adapters").lr == SEED_ADAPTER_LR
+    assert resolved("hosts.home.base=seed-b").lr == tiny_recipe()["lr"]["full"]
+    assert resolved("hosts.home.learner=adapters").lr == tiny_recipe()["lr"]["adapters"]
     with pytest.raises(UserMistake, match="model' has no recipe for task pick: set lr"):
         resolved("hosts.home.base=org/model")
     for base in ("org/model", "org/other", "gpt2"):
         config = resolved(f"hosts.home.base={base}", "lr=1e-6")
         assert config.lr == 1e-6
-        assert config.betas == SEED_RECIPE["betas"]
+        assert config.betas == OURS["betas"]
         assert resolved(f"hosts.home.base={base}", "hosts.home.lr=1e-6").lr is None
     with pytest.raises(UserMistake, match="org/model"):
         resolved("agents.x.base=org/model", "agents.y.base=seed")
     mixed = ("hosts.small.base=seed", "hosts.big.base=org/model")
     with pytest.raises(UserMistake, match=r"set lr, or hosts\.big\.lr"):
         resolved(*mixed)
-    assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == SEED_LR
+    assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == tiny_recipe()["lr"]["full"]
     assert config.hosts["big"].lr == 1e-6
     both = resolved(*mixed, "task=gsm8k", "data=questions.jsonl")
     # ten times, for adapters
     assert (both.lr, both.hosts["small"].lr, both.hosts["big"].lr) == (
         None,
-        SEED_LR,
+        tiny_recipe()["lr"]["full"],
         1e-5,
     )
     assert (
         resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr
-        == SEED_LR
+        == tiny_recipe()["lr"]["full"]
     )
 
 
@@ -325,7 +324,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
                 presets={"mild": {"questions": 7, "options": {"bonus": 0.1}, "loss": {}}, "wild": {"samples": 9}})
 """,
     )
-    found = runs.resolved([f"method={name}", "options.depth=1"])
+    found = runs.planned([f"method={name}", "options.depth=1"])
     config = found.config
     method = found.method
     assert config.options == {"drafts": 3, "depth": 1, "bonus": 0.1}
@@ -366,7 +365,7 @@ def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> 
 
 
 def test_tables_are_bound_to_the_functions_that_use_them() -> None:
-    method = runs.resolved(
+    method = runs.planned(
         [
             "credit.min_rows=9",
             "credit.normalise=all",

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import check_roles, shipped_roles
-from comas.config.systems import system_config
+from comas.config.checks import check_roles, shipped_roles
+from comas.config.systems import system_plan
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.models import sources
 from comas.models.sources import at_hand, config_folder
@@ -156,7 +156,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
-    resolved = system_config("seed", ["room.critic=9"])
+    resolved = system_plan("seed", ["room.critic=9"])
     own = ways.way(str(tmp_path / "mine.py"), outline(resolved)).method
     check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
@@ -183,7 +183,7 @@ def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_p
     subprocess.run(["cp", "-r", str(untaught), str(model)], check=True)
     rows = [json.dumps({"question": f"{i} + {i}?", "answer": i}) for i in range(4)]
     data.write_text("\n".join(rows))
-    asked = Plan([str(model)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
+    asked = EvaluationPlan([str(model)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
     before = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))
     assert before["cells"][0]["n"] == 4  # all of a file that nobody was trained on
     assert evaluated(EvaluationRun.open(tmp_path / "e")) == before
@@ -215,7 +215,7 @@ def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
     trained = run_of(
         tmp_path / "r", tiny, steps=1, agents=2, test_questions=0, eval_every=0, **keys
     ).path
-    asked = Plan(
+    asked = EvaluationPlan(
         [str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"]
     )
     found = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from comas.config.checks import check_training
 from comas.config.plugins import load_plugin
-from comas.config.resolve import check_training
 from comas.config.schema import read
 from comas.models.sources import seed_models
 from comas.storage.out_folder import check_free
@@ -274,14 +274,14 @@ def test_an_own_method_is_told_how_it_says_whom_it_pays(
     keys: list[str], said: str, tmp_path: Path
 ) -> None:
     files(tmp_path, mine__py=UNPAID)
-    resolved = runs.resolved([f"method={tmp_path / 'mine.py'}", *keys])
+    resolved = runs.planned([f"method={tmp_path / 'mine.py'}", *keys])
     with pytest.raises(UserMistake, match=rf"{said}.*lists them: Method\(roles="):
         check_training(resolved)
 
 
 def test_a_presets_task_options_are_for_the_methods_own_task() -> None:
-    assert runs.resolved(["method=ssr"]).config.task_options["form"] == "program"
-    other = runs.resolved(["method=ssr", "task=pick"]).config
+    assert runs.planned(["method=ssr"]).config.task_options["form"] == "program"
+    other = runs.planned(["method=ssr", "task=pick"]).config
     assert other.task_options["form"] == "three", "of the task, which nobody changed"
 
 
@@ -323,7 +323,7 @@ def test_values_without_end_are_one_line(value: str, tmp_path: Path) -> None:
 
 def test_a_missing_base_is_told_before_the_rate_that_it_lacks() -> None:
     with pytest.raises(UserMistake, match=r"base './no-model': no such folder"):
-        runs.resolved(["base=./no-model"])
+        runs.planned(["base=./no-model"])
 
 
 def test_runs_of_before_that_put_weights_back_are_read_and_stop() -> None:
@@ -345,4 +345,4 @@ def test_an_out_that_is_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gate", [7, -0.5])
 def test_shares_of_methods_are_shares(gate: float) -> None:
     with pytest.raises(UserMistake, match=r"options\.gate"):
-        runs.resolved({"method": "agent0_vl", "options.gate": gate})
+        runs.planned({"method": "agent0_vl", "options.gate": gate})

@@ -16,7 +16,7 @@ import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.methods import comas
 from comas.storage.run import Run
@@ -173,7 +173,9 @@ def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("mine.py").write_text(SETUP.format(answer="turn"))
     with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
         run_sync(
-            EvaluationRun.create(Plan(["seed"], limit=2, setups=["./mine.py"]), "e").go(Hook())
+            EvaluationRun.create(EvaluationPlan(["seed"], limit=2, setups=["./mine.py"]), "e").go(
+                Hook()
+            )
         )
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from comas.config.plan import Plan
 from comas.config.plugins import load_plugin, plugin_names
 from comas.config.rehearsal import MOST
-from comas.config.resolve import Resolved
 from comas.game.agent import Agent, choose
 from comas.training.start import rehearsed
 from comas.types import Question, Task, UserMistake
@@ -19,11 +19,11 @@ from tests.support import runs
 QUESTION = Question(id="rehearsal", prompt="?", answer="?")
 
 
-def resolved_of(*keys: str) -> Resolved:
-    return runs.resolved(list(keys))
+def resolved_of(*keys: str) -> Plan:
+    return runs.planned(list(keys))
 
 
-def question_of(resolved: Resolved) -> Question:
+def question_of(resolved: Plan) -> Question:
     """A question of no task; of a game its first start, since rules can read no other."""
     if resolved.task.rules is None:
         return QUESTION
@@ -68,9 +68,9 @@ async def until_same(
     return first.text
 
 
-def playing(play: object, *roles: str) -> Resolved:
+def playing(play: object, *roles: str) -> Plan:
     """A team that takes these roles and plays that game."""
-    resolved = runs.resolved({"method": "rlvr", "agents": {"a": {"roles": roles}}})
+    resolved = runs.planned({"method": "rlvr", "agents": {"a": {"roles": roles}}})
     return replace(resolved, method=replace(resolved.method, play=play))
 
 

@@ -17,7 +17,7 @@ import pytest
 import comas
 from comas.config.schema import read
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.storage.out_folder import check_free
 from comas.storage.run import Run
 from comas.types import UserMistake
@@ -105,7 +105,7 @@ def test_paths_are_paths_and_a_tilde_is_the_home(
         os.path.normpath(str(p))
         for p in (config.out, config.hosts["home"].base, config.data, config.method)
     } == {home}
-    evaluation = EvaluationRun.create(Plan(["seed"]), "~/e")
+    evaluation = EvaluationRun.create(EvaluationPlan(["seed"]), "~/e")
     assert os.path.normpath(evaluation.folder) == str(tmp_path / "e")
     (tmp_path / "team.toml").write_text("steps = 0\ntest_questions = 0\neval_every = 0\n")
     assert comas.train("~/team.toml", out=str(tmp_path / "r"), hooks=[]).steps == 0
@@ -157,10 +157,10 @@ def test_arguments_from_python_are_checked_as_those_of_the_command_line(
 
 
 def test_keys_of_the_only_host_go_on_with_an_evaluation_as_with_a_run(tmp_path: Path) -> None:
-    folder = EvaluationRun.create(Plan(["seed"]), str(tmp_path / "e")).folder
+    folder = EvaluationRun.create(EvaluationPlan(["seed"]), str(tmp_path / "e")).folder
     evaluation = EvaluationRun.open(folder, ["max_rows=64"])
     assert evaluation.plan.changes[0]["pairs"] == ["hosts.home.max_rows=64"]
-    assert evaluation.plan.resolved("seed").config.hosts["home"].max_rows == 64
+    assert evaluation.plan.of("seed").config.hosts["home"].max_rows == 64
 
 
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import comas
 from comas.config.schema import read
 from comas.config.systems import table_of
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.types import UserMistake
 from tests.support.command import run
 
@@ -125,16 +125,18 @@ def test_another_value_on_the_command_line_stands_in_its_place(theirs: Path) -> 
 
 def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -> None:
     theirs.write_text(STEALS)
-    plan = Plan(["seed", "theirs"], pairs=["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"])
-    plan = Plan(
+    plan = EvaluationPlan(
+        ["seed", "theirs"], pairs=["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"]
+    )
+    plan = EvaluationPlan(
         **{
             **vars(plan),
             "places": {"theirs": str(theirs)},
             "teams": {"theirs": table_of(str(theirs), plan.pairs)},
         }
     )
-    assert plan.resolved("theirs").config.hosts["h"].key_env == "JUDGE_KEY"
-    seed = plan.resolved("seed").config
+    assert plan.of("theirs").config.hosts["h"].key_env == "JUDGE_KEY"
+    seed = plan.of("seed").config
     assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)
 
 

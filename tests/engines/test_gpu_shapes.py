@@ -34,10 +34,10 @@ from comas.learners.lora import layers
 from comas.learners.lora import layers as blocks
 from comas.learners.lora import population as adapters
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
-from comas.seams import Request
+from comas.seams import AdapterSpec, Request
 from comas.types import Sampling
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama
@@ -46,7 +46,7 @@ GPU = torch.device("cuda", 0)
 # as torch numbers kinds of devices
 NUMBERS = {"cuda": 1, "mps": 13}
 META = 14
-SPECS = {"a": Spec(4, 8.0), "b": Spec(3, 5.0), "c": Spec(2, 2.0)}
+SPECS = {"a": AdapterSpec(4, 8.0), "b": AdapterSpec(3, 5.0), "c": AdapterSpec(2, 2.0)}
 
 
 @cache

@@ -14,9 +14,9 @@ from transformers import Llama4TextConfig, LlamaConfig, MambaConfig
 from comas.engines.hf import can_pack, packs
 from comas.engines.hf import lanes as lanes_module
 from comas.engines.hf.lanes import distinct, holds, passes, split
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.models.loading import load_models
-from comas.seams import Request
+from comas.seams import AdapterSpec, Request
 from comas.types import Sampling
 from tests.support.engines import engine_of, publish
 from tests.support.families import FAMILIES, family_model
@@ -86,7 +86,7 @@ def test_a_population_shares_no_prefix_between_policies(
     rows: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     model = load_models({"base": str(family_model(tmp_path, "qwen2.5"))})[0]["base"].to(dtype)
-    population = Population(model, {f"p{i}": Spec(4, 8.0) for i in range(3)})
+    population = Population(model, {f"p{i}": AdapterSpec(4, 8.0) for i in range(3)})
     torch.manual_seed(1)
     population.flat_PN.normal_(std=0.1)
     requests = asked(3, 18)

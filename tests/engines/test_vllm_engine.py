@@ -22,14 +22,18 @@ from comas.engines.vllm import VLLMEngine, build, library, proof
 from comas.engines.vllm import library as worker
 from comas.engines.vllm.library import Ask, Folders, Loaded, Reply
 from comas.engines.vllm.proof import Adapters, Probe
-from comas.learners.lora.population import Population, Spec
-from comas.seams import Adapter, EnginePlan, StaleWeights, WholeModel, always
+from comas.learners.lora.population import Population
+from comas.seams import Adapter, AdapterSpec, EnginePlan, StaleWeights, WholeModel, always
 from comas.storage.run import Run
 from comas.types import Meter, UserMistake
 from tests.support.command import run
 from tests.support.models import llama, requests
 
-SPECS = {"p0": Spec(2, 4.0), "p1": Spec(3, 3.0, ("q_proj",)), "p2": Spec(1, 1.0)}
+SPECS = {
+    "p0": AdapterSpec(2, 4.0),
+    "p1": AdapterSpec(3, 3.0, ("q_proj",)),
+    "p2": AdapterSpec(1, 1.0),
+}
 
 
 class Fake:

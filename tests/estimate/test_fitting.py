@@ -63,7 +63,7 @@ def proportional(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], No
 
 
 def resolved(folder: Path | str, *keys: str) -> Any:
-    return runs.resolved([f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys])
+    return runs.planned([f"hosts.home.base={folder}", "lr=1e-3", "hosts.home.device=cpu", *keys])
 
 
 # --- what there is
@@ -182,7 +182,7 @@ def test_hosts_on_one_device_share_it(
 ) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
-    fitted, found = estimate.fit(runs.resolved([*keys, "agents=2", "lr=1e-3"]))
+    fitted, found = estimate.fit(runs.planned([*keys, "agents=2", "lr=1e-3"]))
     config = fitted.config
     # 14 / 2 / 2 - 1 GB each
     assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(1024, 16)}
@@ -213,7 +213,7 @@ def test_seed_models_get_the_same_on_every_machine(
     free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
-    given = runs.resolved()
+    given = runs.planned()
     assert (given.config.hosts["home"].tokens_per_pass, given.config.hosts["home"].max_rows) == (
         8192,
         512,
@@ -246,7 +246,7 @@ def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     assert [note.partition(" it ")[0] + " it" for note in notes] == told
     settled = resolved(untaught, "hosts.home.dtype=float32")
     assert estimate.with_dtypes(settled, notes.append).config == settled.config
-    seeds = runs.resolved()
+    seeds = runs.planned()
     assert estimate.with_dtypes(seeds, notes.append).config == seeds.config
     assert len(tried) == 1
 
@@ -364,7 +364,7 @@ def test_the_formula_is_near_what_was_counted(
         "agents=1",
         "max_tokens=40",
     ]
-    load = estimate.load_of(resolved(tmp_path, "task=sums", *given), "home", True)
+    load = estimate.load_of(resolved(tmp_path, "task=sums", *given), "home")
     assert isinstance(load, estimate.Load)
     assert load.shape.parameters == pytest.approx(size, rel=0.001)
     gradients = 4 * load.shape.parameters if learner == "full" else 0
@@ -374,7 +374,7 @@ def test_the_formula_is_near_what_was_counted(
 
 
 def test_a_row_that_is_longer_than_a_pass_is_counted_whole(untaught: Path) -> None:
-    load = estimate.load_of(resolved(untaught), "home", True)
+    load = estimate.load_of(resolved(untaught), "home")
     assert isinstance(load, estimate.Load)
     assert load.learning(64, False) == load.learning(load.longest, False)
     assert load.learning(2 * load.longest, False) > 1.5 * load.learning(64, False)
@@ -382,15 +382,15 @@ def test_a_row_that_is_longer_than_a_pass_is_counted_whole(untaught: Path) -> No
 
 def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
     keys = ["agents=3", "questions=2", "test_questions=50", "eval_every=0", "task=pick"]
-    load = estimate.load_of(resolved(untaught, *keys), "home", True)
+    load = estimate.load_of(resolved(untaught, *keys), "home")
     assert isinstance(load, estimate.Load)
     assert load.asked == 150
     assert load.sampling(150) == load.sampling(500)
 
 
 def test_a_base_that_is_not_here_is_not_known() -> None:
-    away = runs.resolved(["hosts.home.base=nobody/nothing", "lr=1"])
-    assert estimate.load_of(away, "home", True) == "nobody/nothing is not on this disk"
+    away = runs.planned(["hosts.home.base=nobody/nothing", "lr=1"])
+    assert estimate.load_of(away, "home") == "nobody/nothing is not on this disk"
     assert estimate.fit(away)[1].checkpoint is None
 
 
@@ -429,7 +429,7 @@ def test_what_is_kept_adds_up(tmp_path: Path) -> None:
     adapter = sum(8 * (m.in_features + m.out_features) for m in linear)
 
     def load(*keys: str) -> estimate.Load:
-        found = estimate.load_of(resolved(folder, *keys), "home", True)
+        found = estimate.load_of(resolved(folder, *keys), "home")
         assert isinstance(found, estimate.Load)
         return found
 

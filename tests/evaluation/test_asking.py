@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.ways import described, players, way
 from comas.game.agent import Member
 from comas.hooks import Hook
@@ -59,7 +59,7 @@ method = Method(play, settle, reinforce_pp, clipped, paid=("draft",))
 '''
 
 
-def evaluated(plan: Plan, folder: Path) -> dict[str, Any]:
+def evaluated(plan: EvaluationPlan, folder: Path) -> dict[str, Any]:
     return run_sync(EvaluationRun.create(plan, str(folder)).go(Hook()))
 
 
@@ -77,7 +77,7 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
     Path("echo.py").write_text(TIDY)
     for tidy in ("false", "true"):
         evaluated(
-            Plan(
+            EvaluationPlan(
                 ["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]
             ),
             tmp_path / tidy,
@@ -91,7 +91,8 @@ def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
     found = evaluated(
-        Plan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]), tmp_path / "e"
+        EvaluationPlan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]),
+        tmp_path / "e",
     )
     assert found["cells"][0]["right"] == 0
     (log,) = (tmp_path / "e" / "answers").glob("*.jsonl")
@@ -115,7 +116,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         hosts__home__context=100,
         questions=4,
     )
-    found = evaluated(Plan(["seed", str(run.path)], limit=12), tmp_path / "e")
+    found = evaluated(EvaluationPlan(["seed", str(run.path)], limit=12), tmp_path / "e")
     mine, theirs = found["cells"]
     assert [mine[k] for k in ("right", "wrong", "tokens")] == [
         theirs[k] for k in ("right", "wrong", "tokens")
@@ -124,7 +125,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     assert "room of its config is {'solution': 10}; asked with {}, as seed" in notes
     assert "eval_temperature of its config is 0.1; asked with 0.7, as seed" in notes
     own = evaluated(
-        Plan([str(run.path)], limit=12), tmp_path / "own"
+        EvaluationPlan([str(run.path)], limit=12), tmp_path / "own"
     )  # by itself as it was trained
     assert own["cells"][0]["tokens"] < theirs["tokens"]
     assert all("were cut for want of room" in note for note in own["notes"])
@@ -147,10 +148,12 @@ def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused
         agents__a0__roles=["draft"],
         options__format_check=None,
     )
-    found = evaluated(Plan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
+    found = evaluated(EvaluationPlan([str(run.path)], limit=3, setups=["game"]), tmp_path / "e")
     assert found["cells"][0]["complete"] == 1
     with pytest.raises(UserMistake, match="setup debate: no agent takes role 'solution'"):
-        evaluated(Plan([str(run.path)], limit=3, setups=["single", "debate"]), tmp_path / "f")
+        evaluated(
+            EvaluationPlan([str(run.path)], limit=3, setups=["single", "debate"]), tmp_path / "f"
+        )
     assert not (tmp_path / "f").exists()
 
 
@@ -169,7 +172,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=0,
         checkpoint_every=1,
     )
-    config = runs.resolved({"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3}).config
+    config = runs.planned({"hosts.home.base": str(first.path), "agents": 1, "lr": 1e-3}).config
     assert config.hosts["home"].base.endswith("@1")
     best = run_of(
         tmp_path / "b",
@@ -180,7 +183,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
         eval_every=1,
         checkpoint_every=1,
     )
-    config = runs.resolved({"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3}).config
+    config = runs.planned({"hosts.home.base": f"{best.path}@best", "agents": 1, "lr": 1e-3}).config
     assert config.hosts["home"].base == f"{best.path.resolve()}@{Run.open(best.path).best()}"
 
 

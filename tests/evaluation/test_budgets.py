@@ -56,7 +56,7 @@ def test_rows_have_tokens_per_question_and_what_is_as_accurate_for_less() -> Non
 
 def test_every_budget_is_a_setup_with_options_that_it_has() -> None:
     budgets: Any = importlib.import_module("budgets")
-    team = outline(runs.resolved([]))
+    team = outline(runs.planned([]))
     setups = [setup for of_family in budgets.FAMILIES.values() for setup in of_family]
     assert len(set(setups)) == len(setups)
     assert {way(setup, team).name for setup in setups} == set(setups)
@@ -75,5 +75,5 @@ def test_claims_of_the_labelled_methods_name_their_systems() -> None:
     assert labelled.TOKENS in known
     for system in own.values():
         for part in system.parts:
-            runs.resolved(list(part))
+            runs.planned(list(part))
     assert "tokens=800" in own["sec"].parts[0]

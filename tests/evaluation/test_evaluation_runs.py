@@ -19,10 +19,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load, system_team
 from comas.evaluation.ways import way
 from comas.hooks import Hook
@@ -78,7 +78,7 @@ SMALL = {"limit": 6, "setups": ("single", "vote:votes=3", "debate", "autogen", "
 def evaluation(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole evaluation."""
     folder = tmp_path_factory.mktemp("evals") / "e"
-    evaluated(EvaluationRun.create(Plan([str(trained), "seed"], **SMALL), str(folder)))
+    evaluated(EvaluationRun.create(EvaluationPlan([str(trained), "seed"], **SMALL), str(folder)))
     return folder
 
 
@@ -150,7 +150,7 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
             if self.heard == 20:
                 raise Killed
 
-    created = EvaluationRun.create(Plan([str(trained), "seed"], **SMALL), str(folder))
+    created = EvaluationRun.create(EvaluationPlan([str(trained), "seed"], **SMALL), str(folder))
     with pytest.raises(BaseExceptionGroup) as ended:
         run_sync(created.go(Killing()))
     assert ended.group_contains(Killed)
@@ -210,7 +210,7 @@ def test_what_machines_failed_is_recorded_and_tried_again(
     folder = tmp_path / "e"
     with monkeypatch.context() as patch:
         patch.setattr(LocalHost, "ask", failing)
-        found, _ = evaluated(EvaluationRun.create(Plan(["seed"], limit=12), str(folder)))
+        found, _ = evaluated(EvaluationRun.create(EvaluationPlan(["seed"], limit=12), str(folder)))
     (cell,) = found["cells"]
     assert 0 < cell["failed"] == cell["machine_failed"] < 12
     assert cell["wrong"] + cell["right"] + cell["failed"] == 12
@@ -235,7 +235,7 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
     folder = tmp_path / "e"
     found, _ = evaluated(
         EvaluationRun.create(
-            Plan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)
+            EvaluationPlan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)
         )
     )
     assert (
@@ -269,7 +269,7 @@ def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path
     )
     folder = tmp_path / "e"
     found, watch = evaluated(
-        EvaluationRun.create(Plan(["seed"], tasks=[str(path)], limit=6), str(folder))
+        EvaluationRun.create(EvaluationPlan(["seed"], tasks=[str(path)], limit=6), str(folder))
     )
     failed = [record for record in watch.records if "raised" in record]
     assert len(watch.records) == 6
@@ -296,7 +296,9 @@ def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
     path.write_text(FRAGILE.format(fault="{}['x']") + unlabelled)
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
         evaluated(
-            EvaluationRun.create(Plan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e"))
+            EvaluationRun.create(
+                EvaluationPlan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")
+            )
         )
     # and in training, which measures as well
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6"):
@@ -334,7 +336,7 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     name, text = FILES[kind]
     (here / name).write_text(text)
     monkeypatch.chdir(here)
-    plan = Plan(["seed"], limit=2)
+    plan = EvaluationPlan(["seed"], limit=2)
     plan = (
         replace(plan, setups=[f"./{name}"])
         if kind == "setup"
@@ -377,7 +379,7 @@ def test_tools_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     (here / "mine.py").write_text(TOOL)
     monkeypatch.chdir(here)
     pairs = ['tools=["./mine.py", "search"]', "tool_options.search.folder=texts"]
-    plan = Plan(["seed"], setups=["tools"], limit=1, pairs=pairs)
+    plan = EvaluationPlan(["seed"], setups=["tools"], limit=1, pairs=pairs)
     found, _ = evaluated(EvaluationRun.create(plan, str(tmp_path / "e")))
     monkeypatch.chdir(there)
     again, watch = evaluated(EvaluationRun.open(tmp_path / "e"))
@@ -410,7 +412,9 @@ def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Pa
         tmp_path / "other", untaught, steps=1, agents=2, seed=1, test_questions=0, eval_every=0
     ).path
     found, _ = evaluated(
-        EvaluationRun.create(Plan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e"))
+        EvaluationRun.create(
+            EvaluationPlan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")
+        )
     )
     assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [
         (2, 6, 24),
@@ -452,7 +456,7 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
         given = load(f"{trained}@1")
         assert bool((weights(started, policy) == weights(given, policy)).all())
         assert bool((weights(load(second), policy) != weights(given, policy)).any())
-    config = resolve(read(second / "config.toml")).config
+    config = plan(read(second / "config.toml")).config
     assert config.hosts["home"].base == f"{trained}@1"
     with pytest.raises(UserMistake, match=r"has no policy 'a2': it has a0, a1"):
         comas.train(
@@ -470,7 +474,9 @@ def test_copies_of_a_model() -> None:
 
 
 def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
-    evaluation = EvaluationRun.create(Plan([str(trained), "seed"], limit=4), str(tmp_path / "e"))
+    evaluation = EvaluationRun.create(
+        EvaluationPlan([str(trained), "seed"], limit=4), str(tmp_path / "e")
+    )
     assert evaluation.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
 
 
@@ -530,7 +536,7 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
 
 
 def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:
-    evaluation = EvaluationRun(tmp_path, Plan(["seed"]))
+    evaluation = EvaluationRun(tmp_path, EvaluationPlan(["seed"]))
     names = [
         evaluation.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"
     ]

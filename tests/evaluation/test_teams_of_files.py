@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from comas.config.systems import system_config, table_of
+from comas.config.systems import system_plan, table_of
 from comas.evaluation.ways import players, way
 from comas.game.agent import Member
 
@@ -23,7 +23,7 @@ TEAMS = {
 def test_teams_whose_policies_learn_differently_can_be_asked(name: str, tmp_path: Path) -> None:
     file = tmp_path / "team.toml"
     file.write_text(TEAMS[name])
-    agents = system_config(str(file), table=table_of(str(file))).config.agents
+    agents = system_plan(str(file), table=table_of(str(file))).config.agents
     policies = [agent.policy for agent in agents.values()]
     assert policies == {"rates": ["a", "a"], "ranks": ["a", "a"], "selves": ["a", "b", "b"]}[name]
 
@@ -32,7 +32,7 @@ def test_teams_whose_policies_learn_differently_can_be_asked(name: str, tmp_path
 def test_teams_of_methods_can_be_asked(method: str, tmp_path: Path) -> None:
     file = tmp_path / "team.toml"
     file.write_text(f'method = "{method}"\n')
-    assert system_config(str(file), table=table_of(str(file))).config.agents
+    assert system_plan(str(file), table=table_of(str(file))).config.agents
 
 
 def test_another_persona_gives_another_answer() -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import comas
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.evaluation.accuracy import accuracy
 from comas.evaluation.questions import overlaps, trained_on
@@ -525,7 +525,7 @@ def test_damage_and_crashes_leave_no_half_export(
 
 
 def opening(agents: int) -> str:
-    facts = Facts("r", 1, resolve(read(None, {"agents": agents})).config)
+    facts = Facts("r", 1, plan(read(None, {"agents": agents})).config)
     return card(facts, Part("team", ["a0"], {"a0": "seed"}))
 
 
@@ -535,7 +535,7 @@ def test_a_card_counts_agents_as_people_do_and_claims_no_discussion() -> None:
 
 
 def adapter_code(base: str) -> str:
-    facts = Facts("r", 1, resolve(read(None, {})).config)
+    facts = Facts("r", 1, plan(read(None, {})).config)
     text = card(facts, Part("adapter", ["a0"], {"a0": base}, adapters=["a0"]))
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     compile(code, "card", "exec")

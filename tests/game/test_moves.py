@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import checked
 from comas.game.agent import Agent, Member
 from comas.game.moves import LONGEST, at_random, by_seat, outcome, payoff_in, played, won
@@ -117,11 +117,11 @@ task = replace(kuhn.task, name="mine", rules=rules)
 def test_rules_of_ones_own_that_raise_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN)
-    task = resolve(checked({"task": str(file), "method": "mars"})).task
+    task = plan(checked({"task": str(file), "method": "mars"})).task
     with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: KeyError: 'payoff'"):
         episode_of(task, saying("pass"))
     file.write_text(OWN.replace('{}["payoff"]', "rng.choice([])"))  # what a library raises
-    task = resolve(checked({"task": str(file), "method": "mars"})).task
+    task = plan(checked({"task": str(file), "method": "mars"})).task
     with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: IndexError"):
         episode_of(task, saying("pass"))
 

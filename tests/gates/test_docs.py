@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import comas
+from comas.config.plan import plan
 from comas.config.plugins import filled, load_plugin
-from comas.config.resolve import resolve
 from comas.config.schema import read
 from tests.support import runs
 
@@ -36,7 +36,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def resolved(**keys: Any) -> dict[str, Any]:
-    return runs.resolved(keys).config.model_dump(mode="json")
+    return runs.planned(keys).config.model_dump(mode="json")
 
 
 def known(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ APART = ("config.md", "method-settings.md", "study.md")
 )
 def test_configs_on_other_pages_resolve(block: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(block)
-    hosts = resolve(read(tmp_path / "run.toml")).config.hosts
+    hosts = plan(read(tmp_path / "run.toml")).config.hosts
     told = tomllib.loads(block)["hosts"]
     assert {
         name: {key: getattr(host, key) for key in told[name]} for name, host in hosts.items()
@@ -167,7 +167,7 @@ def test_commands_on_the_pages_resolve(line: str, monkeypatch: pytest.MonkeyPatc
     # which stands on the page, and resolves
     words = [w for w in shlex.split(line.partition("#")[0]) if w != "team.toml"]
     # unknown keys, files, methods and tasks are errors
-    runs.resolved([w for w in words if not w.startswith("--")])
+    runs.planned([w for w in words if not w.startswith("--")])
 
 
 LINES = [

@@ -90,7 +90,7 @@ def test_heavy_imports_inside_functions_are_few_and_known() -> None:
 
 WALLS = {
     "answers": "children machine questions sandbox types",
-    "config": "engines game hosts learners models objective program storage sync types",
+    "config": "engines game hosts learners models objective program seams storage sync types",
     "display": "evaluation hooks stats storage team types",
     "engines": "seams sync types",
     "evaluation": "answers config estimate game hooks hosts machine models objective program questions"

@@ -16,10 +16,9 @@ import torch
 
 import comas
 from comas.hosts.local import make_local_host
-from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
-from comas.seams import Weighing
+from comas.seams import AdapterSpec, Weighing
 from comas.storage.run import Run
 from comas.types import Payoff
 from tests.support.adapters import EVEN, UNEVEN, distance, gradients, parts_of, population
@@ -37,7 +36,7 @@ TIE = 1e-4
 
 def weights_on(device: str, kind: str) -> Any:
     if kind == "adapters":
-        specs = {f"p{i}": Spec(rank, 2.0 * rank) for i, rank in enumerate((4, 12, 3))}
+        specs = {f"p{i}": AdapterSpec(rank, 2.0 * rank) for i, rank in enumerate((4, 12, 3))}
         return population(specs, torch.float32, model=llama(7).to(device))
     return {f"p{i}": llama(i).to(device) for i in range(3)}
 

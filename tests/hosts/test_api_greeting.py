@@ -19,7 +19,7 @@ import pytest
 import comas
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.hosts import api, local
 from comas.hosts.api import GREETING, ApiHost
@@ -289,7 +289,8 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     with pytest.raises(UserMistake, match=words):
         run_sync(
             EvaluationRun.create(
-                Plan(systems, limit=2, pairs=["hosts.judge.key_env=JUDGE_KEY"]), str(tmp_path / "e")
+                EvaluationPlan(systems, limit=2, pairs=["hosts.judge.key_env=JUDGE_KEY"]),
+                str(tmp_path / "e"),
             ).go(Hook())
         )
     assert not (tmp_path / "e").exists()
@@ -352,7 +353,9 @@ def test_a_greeting_that_spends_the_budget_leaves_an_evaluation_to_go_on_with(
     pairs = [f"hosts.home.api={server.url}", "hosts.home.budget_tokens=10", "agents=1"]
     with pytest.raises(UserMistake, match=r"comas resume .*e hosts.home.budget_tokens=NUMBER"):
         run_sync(
-            EvaluationRun.create(Plan(["m1", "m2"], limit=2, pairs=pairs), str(folder)).go(Hook())
+            EvaluationRun.create(
+                EvaluationPlan(["m1", "m2"], limit=2, pairs=pairs), str(folder)
+            ).go(Hook())
         )
     assert len(server.asked) == 1
     assert json.loads((folder / "spent.json").read_text())["m1"]["home"]["spent"]["requests"] == 1
@@ -370,7 +373,9 @@ def test_credit_that_runs_out_ends_an_evaluation_in_order(
         match=r"no credit; what was paid for there is used up: add to it and go on: .* resume .*e$",
     ):
         run_sync(
-            EvaluationRun.create(Plan(["m"], limit=9, pairs=pairs), str(tmp_path / "e")).go(Hook())
+            EvaluationRun.create(
+                EvaluationPlan(["m"], limit=9, pairs=pairs), str(tmp_path / "e")
+            ).go(Hook())
         )
     assert len(server.asked) == 4  # and not once for each game that is left
     server.acts = [answers()]
@@ -419,7 +424,9 @@ def test_requests_that_are_open_when_a_budget_ends_are_counted(serve: Any, tmp_p
     ]
     with pytest.raises(UserMistake, match="its budget is spent"):
         run_sync(
-            EvaluationRun.create(Plan(["m"], limit=20, pairs=pairs), str(tmp_path / "e")).go(Hook())
+            EvaluationRun.create(
+                EvaluationPlan(["m"], limit=20, pairs=pairs), str(tmp_path / "e")
+            ).go(Hook())
         )
     spent = json.loads((tmp_path / "e" / "spent.json").read_text())["m"]["home"]
     assert (

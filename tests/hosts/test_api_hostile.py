@@ -18,7 +18,7 @@ import tomli_w
 
 import comas
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook, Progress
 from comas.team.build import run_sync
 from tests.support.endpoint import KEY, Handler, answers, in_haste, no_secret, records, said
@@ -231,7 +231,9 @@ def test_hostile_errors_and_answers_in_an_evaluation(
     plan = [f"hosts.home.api={serve(act).url}", "hosts.home.key_env=JUDGE_KEY", "agents=1"]
     stages = Stages()
     found = run_sync(
-        EvaluationRun.create(Plan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(stages)
+        EvaluationRun.create(EvaluationPlan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(
+            stages
+        )
     )
     assert "playing" not in stages.told  # its games are told, not that no token was counted
     (cell,) = found["cells"]

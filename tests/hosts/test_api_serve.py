@@ -19,7 +19,7 @@ import pytest
 
 from comas.config.schema import HostConfig
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.hosts.api import ApiHost
 from comas.hosts.local import make_local_host
@@ -118,7 +118,7 @@ def test_an_evaluation_of_a_served_model_says_what_the_model_says_here(
 ) -> None:
     model = seed_models()["seed"]
     (tmp_path / "far.toml").write_text(f'[hosts.far]\nbase = "{model}"\napi = "{served}"\n')
-    plan = Plan(
+    plan = EvaluationPlan(
         ["seed", str(tmp_path / "far.toml")],
         limit=24,
         setups=["single"],

@@ -78,8 +78,8 @@ def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
 @pytest.mark.slow
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
-    resolved = runs.resolved({"hosts": hosts, "lr": 1e-3, "threads": 1})
-    team = build_team(filled(resolved, True))
+    resolved = runs.planned({"hosts": hosts, "lr": 1e-3, "threads": 1})
+    team = build_team(filled(resolved))
     try:
         asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0"), DEADLINE))
     finally:

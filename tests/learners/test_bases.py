@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 from comas.learners.logprobs import halve
 from comas.learners.lora import layers
 from comas.learners.lora.layers import row_by_row
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
+from comas.seams import AdapterSpec
 from comas.types import UserMistake
 from tests.support.adapters import UNEVEN, distance, fill, gradients, parts_of
 from tests.support.apart import ApartForCausalLM, Experts
@@ -117,7 +118,11 @@ def exact(router: Any) -> None:
 
 
 def made_of(base: str, only: Sequence[str] = "abd") -> Population:
-    specs = {"a": Spec(4, 8.0), "b": Spec(12, 32.0, ODD[base]), "d": Spec(1, 2.0)}
+    specs = {
+        "a": AdapterSpec(4, 8.0),
+        "b": AdapterSpec(12, 32.0, ODD[base]),
+        "d": AdapterSpec(1, 2.0),
+    }
     model = BASES[base]().double()
     model.set_experts_implementation("eager")  # the others want single precision
     for module in model.modules():
@@ -293,7 +298,7 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
             UserMistake,
             match=r"mlp\.experts\.0 gets \(.*, 32\), tokens apart from their 3 rows: set hosts",
         ):
-            Population(model, {f"p{i}": Spec(2) for i in range(count)})
+            Population(model, {f"p{i}": AdapterSpec(2) for i in range(count)})
         fine, odd = row_by_row(
             model,
             {
@@ -304,20 +309,22 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
         )
         assert all(".experts." in name for name in odd)
         assert {n.rpartition(".")[2] for n in fine} >= {"q_proj", "o_proj", "down_proj"}
-        assert Population(model, {f"p{i}": Spec(2, 4.0, ("q_proj",)) for i in range(count)}).modules
+        assert Population(
+            model, {f"p{i}": AdapterSpec(2, 4.0, ("q_proj",)) for i in range(count)}
+        ).modules
 
 
 def test_a_whole_model_of_experts_is_refused() -> None:
     with pytest.raises(
         UserMistake, match=r"model\.layers\.0\.mlp\.experts\.0 gets .* apart from their 3 rows"
     ):
-        Population(ApartForCausalLM(llama().config), {"a": Spec(2), "b": Spec(2)})
+        Population(ApartForCausalLM(llama().config), {"a": AdapterSpec(2), "b": AdapterSpec(2)})
 
 
 def test_an_expert_that_took_all_tokens_and_then_takes_fewer_is_refused() -> None:
     """Half of the tokens of two rows is a number that could be those of two rows."""
     model = with_experts(Late)
-    made = Population(model, {"a": Spec(2), "b": Spec(2)})
+    made = Population(model, {"a": AdapterSpec(2), "b": AdapterSpec(2)})
     ids = torch.arange(4, 16).view(2, -1)
     with made.routed([0, 1]):
         logits(model, ids)
@@ -334,7 +341,7 @@ def test_broken_weights_of_a_base_are_not_blamed_on_its_layers(value: float) -> 
     with torch.no_grad():
         model.model.layers[0].self_attn.q_proj.weight[0, 0] = value
     with pytest.raises(UserMistake, match=r"not finite, in model\.layers\.0\.self_attn\.q_proj"):
-        Population(model, {"a": Spec(2), "b": Spec(2)})
+        Population(model, {"a": AdapterSpec(2), "b": AdapterSpec(2)})
 
 
 def test_the_trial_leaves_no_trace_in_a_model() -> None:
@@ -352,9 +359,11 @@ def test_the_estimate_counts_layers_that_lie_the_other_way(tmp_path: Path) -> No
     model = BASES["gpt2"]()
     model.config.save_pretrained(tmp_path)
     each = 2 * ((32 + 96) + (32 + 32) + 2 * (32 + 128))
-    assert Population(model, {"a": Spec(3)}).flat_PN.numel() == 3 * each
+    assert Population(model, {"a": AdapterSpec(3)}).flat_PN.numel() == 3 * each
     assert {
-        n.rpartition("h.1.")[2] for n in Population(model, {"a": Spec(3)}).modules if "h.1." in n
+        n.rpartition("h.1.")[2]
+        for n in Population(model, {"a": AdapterSpec(3)}).modules
+        if "h.1." in n
     } == {
         "attn.c_attn",
         "attn.c_proj",

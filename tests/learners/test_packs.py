@@ -14,11 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.passes import can_share, pack_length, packs_of, passes
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods.rlvr import method as rlvr
+from comas.seams import AdapterSpec
 from comas.types import Method, Row
 from tests.support.memory import model_of
 from tests.support.models import llama
@@ -218,7 +219,7 @@ def test_a_step_of_whole_models_is_the_same_but_for_rounding(tokens: int) -> Non
 def test_a_step_of_adapters_is_the_same_but_for_rounding(tokens: int) -> None:
     grads = []
     for share in (False, True):
-        population = Population(llama(0), {"a": Spec(4), "b": Spec(2)})
+        population = Population(llama(0), {"a": AdapterSpec(4), "b": AdapterSpec(2)})
         recipe = Recipe(1e-3, tokens_per_pass=tokens, share_prompts=share)
         learner = AdapterLearner(population, recipe, METHOD, 0, "base")
         seen: dict[str, torch.Tensor] = {}

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 import comas
 from comas.learners.lora import peft_folder
 from comas.learners.lora.peft_folder import load_population, save_merged
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
+from comas.seams import AdapterSpec
 from comas.storage.run import Run
 from comas.testing import tiny_model
 from comas.types import UserMistake
@@ -168,7 +169,9 @@ def test_what_peft_wrote_says_the_same_here(
 def test_how_weights_lie_is_told_to_peft_and_no_matter_to_us(said: bool, tmp_path: Path) -> None:
     """peft writes true for GPT-2 and asks the layer itself when it reads."""
     base = base_of(tmp_path / "base", "gpt2")
-    made = Population(plain(base), {"a": Spec(4), "b": Spec(2, 8.0, ("mlp.c_proj", "c_attn"))})
+    made = Population(
+        plain(base), {"a": AdapterSpec(4), "b": AdapterSpec(2, 8.0, ("mlp.c_proj", "c_attn"))}
+    )
     for i, p in enumerate("ab"):
         fill(made, p, 0.3, i)
         peft_folder.save(made, p, tmp_path / p, str(base))
@@ -274,7 +277,7 @@ def test_an_adapter_may_begin_with_a_byte_order_mark_and_has_to_be_finite(
 
 
 def test_an_adapter_for_another_base_is_refused(tiny: Path, tmp_path: Path) -> None:
-    made = Population(plain(tiny), {"a": Spec(4)})
+    made = Population(plain(tiny), {"a": AdapterSpec(4)})
     peft_folder.save(made, "a", tmp_path / "a", "hub/name")
     with pytest.raises(
         UserMistake, match=r"for another base, 'hub/name', than .*: their weights differ"

@@ -20,9 +20,9 @@ from comas.hosts.local import make_local_host
 from comas.learners import step as old_policy
 from comas.learners.logprobs import halve
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
-from comas.seams import Request
+from comas.seams import AdapterSpec, Request
 from comas.types import Payoff, Row
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
 from tests.support.engines import engine_of, is_stacked, publish
@@ -90,9 +90,9 @@ def test_engine_and_learner_agree(family: str, temperature: float, tmp_path: Pat
         size = model.config.vocab_size
     fused = family == "phi3"
     specs = {
-        "a": Spec(4, 8.0),
-        "b": Spec(6, 32.0),
-        "c": Spec(3, 5.0, ("qkv_proj" if fused else "q_proj", "down_proj")),
+        "a": AdapterSpec(4, 8.0),
+        "b": AdapterSpec(6, 32.0),
+        "c": AdapterSpec(3, 5.0, ("qkv_proj" if fused else "q_proj", "down_proj")),
     }
     made = population(specs, torch.float32, model=model)
     learner = learner_of(made)

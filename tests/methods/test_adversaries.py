@@ -234,22 +234,22 @@ def test_failed_repairs_become_faults_of_higher_order() -> None:
     [("self_redteam", "gate", "seed-gate"), ("ssr", "repair", "seed-repair")],
 )
 def test_a_method_brings_its_task_and_its_base(method: str, task: str, base: str) -> None:
-    resolved = runs.resolved({"method": method})
+    resolved = runs.planned({"method": method})
     assert resolved.config.task == resolved.task.name == task
     assert resolved.config.hosts["home"].base == base
     assert len(resolved.config.agents) == 2
-    assert runs.resolved({}).config.task == "pick"
+    assert runs.planned({}).config.task == "pick"
 
 
 def test_a_task_that_is_named_comes_before_the_methods_own() -> None:
-    assert runs.resolved({"method": "azr", "task": "pick"}).config.task == "pick"
-    named = runs.resolved({"method": "self_redteam", "task": "repair"})
+    assert runs.planned({"method": "azr", "task": "pick"}).config.task == "pick"
+    named = runs.planned({"method": "self_redteam", "task": "repair"})
     assert named.config.task == "repair"
 
 
 def test_learning_rates_of_a_team_are_those_of_its_own_base() -> None:
-    own = runs.resolved({"method": "self_redteam"})
+    own = runs.planned({"method": "self_redteam"})
     assert {p.name: p.lr for p in own.policies} == {"attacker": 1e-3, "defender": 1e-4}
-    other = runs.resolved({"method": "self_redteam", "base": "seed-b", "lr": 3e-4})
+    other = runs.planned({"method": "self_redteam", "base": "seed-b", "lr": 3e-4})
     assert {p.lr for p in other.policies} == {None}
     assert other.config.lr == 3e-4

@@ -104,7 +104,7 @@ def test_unreadable_work_that_was_judged_without_a_readable_score_is_paid_nothin
 
 
 def test_preset_paper_is_the_paper() -> None:
-    found = runs.resolved(["preset=paper"])
+    found = runs.planned(["preset=paper"])
     config = found.config
     method = found.method
     assert config.options["avoid_self"] is False

@@ -447,7 +447,7 @@ def test_a_team_without_critics_is_told() -> None:
 
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:
     with pytest.raises(UserMistake, match="comas_tests needs a task with `ballot`, and task pick"):
-        runs.resolved(["method=comas_tests", "task=pick"])
+        runs.planned(["method=comas_tests", "task=pick"])
 
 
 @needs_data

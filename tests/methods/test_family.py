@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from comas.config.plan import plan
 from comas.config.plugins import load_plugin
-from comas.config.resolve import resolve
 from comas.config.schema import read
 from comas.game.agent import choose
 from comas.methods import azr, evol_rl, knowrl, mae, maporl, r_zero, rise, rlccf, spc, spo, sppo
@@ -340,7 +340,7 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
 @pytest.mark.parametrize("name", ["mae", "azr", "r_zero", "eva", "knowrl", "spc", "rise", "maporl"])
 def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
-        runs.resolved([f"method={name}", "task=gsm8k"])
+        runs.planned([f"method={name}", "task=gsm8k"])
 
 
 def test_a_sharp_judge_does_not_overflow() -> None:
@@ -368,12 +368,12 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
 ) -> None:
     config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
     with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
-        rehearsed(resolve(config), QUESTIONS[0])
-    rehearsed(runs.resolved([f"method={name}"]), QUESTIONS[0])
+        rehearsed(plan(config), QUESTIONS[0])
+    rehearsed(runs.planned([f"method={name}"]), QUESTIONS[0])
 
 
 def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:
-    held = runs.resolved(["method=srlm", "credit.reference=start"])
+    held = runs.planned(["method=srlm", "credit.reference=start"])
     assert held.method.reference == ("solution",)
     assert held.method.refers
-    assert not runs.resolved(["method=srlm"]).method.refers
+    assert not runs.planned(["method=srlm"]).method.refers

@@ -102,17 +102,17 @@ def test_spiral_without_its_baselines_pays_returns() -> None:
 
 @pytest.mark.parametrize("name", ["mars", "spiral"])
 def test_without_a_task_they_have_one_of_their_own(name: str) -> None:
-    resolved = runs.resolved([f"method={name}"])
+    resolved = runs.planned([f"method={name}"])
     assert resolved.task.name == "tictactoe"
     assert list(resolved.config.agents) == ["a0"]
     assert resolved.config.hosts["home"].base == "seed-games"
-    named = runs.resolved([f"method={name}", "task=kuhn", "agents=2"])
+    named = runs.planned([f"method={name}", "task=kuhn", "agents=2"])
     assert named.task.name == "kuhn"
     assert list(named.config.agents) == ["a0", "a1"]
-    again = runs.resolved(resolved.config.model_dump())
+    again = runs.planned(resolved.config.model_dump())
     assert again.config == resolved.config, "a run's config names both"
     with pytest.raises(UserMistake, match=f"method {name} needs a task with `rules`"):
-        runs.resolved([f"method={name}", "task=pick"])
+        runs.planned([f"method={name}", "task=pick"])
 
 
 def test_shipped_models_are_asked_in_their_own_words() -> None:
@@ -120,10 +120,10 @@ def test_shipped_models_are_asked_in_their_own_words() -> None:
 
     from comas.team.build import members_of
 
-    resolved = runs.resolved(["method=mars", "agents=2"])
+    resolved = runs.planned(["method=mars", "agents=2"])
     hosts: Any = {"home": SimpleNamespace(name="home")}
     assert [member.few_words for member in members_of(resolved, hosts)] == [True, True]
-    resolved = runs.resolved(["method=mars", "base=Qwen/Qwen2.5-0.5B-Instruct", "lr=1"])
+    resolved = runs.planned(["method=mars", "base=Qwen/Qwen2.5-0.5B-Instruct", "lr=1"])
     assert [member.few_words for member in members_of(resolved, hosts)] == [False]
 
 

@@ -21,11 +21,11 @@ from comas.game.agent import Agent, Member, Table
 from comas.game.play import Scene, play_all
 from comas.hosts.local import LocalHost
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.methods import rlvr, sft
-from comas.seams import EngineFacts
+from comas.seams import AdapterSpec, EngineFacts
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.tasks import demonstrations, pick
@@ -43,7 +43,7 @@ TOLD = [
     ("scoring", "score 1 2 4 5 -> 7 # 1 2 4", "<score> 3 </score>"),
 ]
 RECIPE = Recipe(1e-2, grad_norm=0.5, weight_decay=0.1)
-ADAPTER = {"p": Spec(4, 8.0)}
+ADAPTER = {"p": AdapterSpec(4, 8.0)}
 
 
 def write(file: Path, rows: Sequence[object]) -> Path:

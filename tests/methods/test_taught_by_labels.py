@@ -133,15 +133,15 @@ def test_values_of_sec_move_towards_what_was_gained() -> None:
     [("sec", "pick_levels", 4), ("star", "pick", 1), ("optima", "pick", 2)],
 )
 def test_each_runs_by_its_name_alone(method: str, task: str, agents: int) -> None:
-    found = runs.resolved([f"method={method}"])
+    found = runs.planned([f"method={method}"])
     assert found.config.task == task
     assert len(found.config.agents) == agents
-    elsewhere = runs.resolved([f"method={method}", "task=sums"])
+    elsewhere = runs.planned([f"method={method}", "task=sums"])
     assert elsewhere.config.task == "sums", "a task that is named stays"
 
 
 def test_questions_of_a_method_with_a_task_of_its_own_are_of_that_task() -> None:
-    found = runs.resolved(["method=sec"])
+    found = runs.planned(["method=sec"])
     kinds = {question.kind for question in found.task.load("train", limit=60)}
     assert kinds == {"three of 4", "three of 5", "three of 6"}
 

@@ -145,7 +145,7 @@ def test_votes_do_not_see_one_another() -> None:
 
 def test_from_votes_to_advantages_by_hand() -> None:
     """Votes 1 1 0 0 0 of one policy: mean 0.4, standard deviation sqrt(0.24)."""
-    found = runs.resolved(["method=ttrl", "kl.solution=0"])
+    found = runs.planned(["method=ttrl", "kl.solution=0"])
     config = found.config
     method = found.method
     assert config.questions == 24

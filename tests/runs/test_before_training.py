@@ -98,7 +98,7 @@ def test_copies_make_no_interval_narrower() -> None:
 
 def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     def of(sources: dict[str, str], *keys: str) -> dict[str, str]:
-        resolved = runs.resolved(["lr=1e-3", "agents=3", *keys])
+        resolved = runs.planned(["lr=1e-3", "agents=3", *keys])
         hosts = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
         members = members_of(resolved, hosts)  # type: ignore[arg-type]
         return measured_for(resolved, sources, members)
@@ -123,13 +123,13 @@ def test_fewer_questions_are_asked_off_the_seed_models(untaught: Path) -> None:
         ([f"hosts.home.base={untaught}", "test_questions=0"], 0),
         (["test_questions=7"], 7),
     ]:
-        assert runs.resolved(["lr=1e-3", *keys]).config.test_questions == questions
+        assert runs.planned(["lr=1e-3", *keys]).config.test_questions == questions
 
 
 def test_runs_of_seed_models_have_the_seed_defaults(tmp_path: Path) -> None:
     keys = {"lr": 1e-3, "agents": 1, "steps": 0, "test_questions": 0}
     trained = run_of(tmp_path / "r", "seed", **keys)  # type: ignore[arg-type]
-    config = runs.resolved([f"hosts.home.base={trained.path}", "agents.a0.host=home"]).config
+    config = runs.planned([f"hosts.home.base={trained.path}", "agents.a0.host=home"]).config
     assert (
         config.test_questions,
         config.hosts["home"].max_rows,

@@ -13,8 +13,8 @@ import pytest
 
 import comas
 from comas.engines.stacked import StackedEngine
-from comas.learners.lora.population import Population, Spec
-from comas.seams import Request
+from comas.learners.lora.population import Population
+from comas.seams import AdapterSpec, Request
 from comas.storage.run import Run
 from comas.types import Sampling
 from tests.support.engines import engine_of, is_stacked
@@ -97,7 +97,7 @@ def test_long_prompts_with_short_replies_stand_beside_short_prompts_with_long_on
         assert (is_stacked(made)) == (kind == "stack")
         return made
 
-    weights: Any = Population(model, {"p": Spec(2)}) if way == "population" else {"p": model}
+    weights: Any = Population(model, {"p": AdapterSpec(2)}) if way == "population" else {"p": model}
     said = engine(weights).generate(mixed())
     assert [len(g.token_ids) for g in said] == [r.sampling.max_tokens for r in mixed()]
     plain = engine({"p": model})

@@ -18,7 +18,7 @@ from transformers.utils import chat_template_utils
 import comas
 from comas.engines.chat import _FORMATS, Chat
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
 from comas.hooks import Hook
@@ -569,7 +569,9 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     for turn in said:  # each by its own template
         assert turn["prompt_tokens"] == len(chats[turn["policy"][0]].encode(user(turn["prompt"])))
 
-    plan = Plan([str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3)
+    plan = EvaluationPlan(
+        [str(tmp_path / "cut")], setups=("single", "vote:votes=3", "debate"), limit=3
+    )
     cells = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))["cells"]
     assert [(c["team"], c["right"] + c["wrong"], c["failed"]) for c in cells] == [
         ("3 agents, each alone", 9, 0),
@@ -581,7 +583,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
 def test_thinking_is_a_key_of_hosts(tmp_path: Path) -> None:
     base = family_model(tmp_path / "base", "qwen3")
     assert (
-        runs.resolved({"hosts.home.base": str(base), "lr": 1}).config.hosts["home"].thinking is None
+        runs.planned({"hosts.home.base": str(base), "lr": 1}).config.hosts["home"].thinking is None
     )
     sizes = []
     for thinking in (True, False):

@@ -15,7 +15,7 @@ import comas
 from comas.config.schema import read
 from comas.evaluation.questions import overlap
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
@@ -122,7 +122,7 @@ def test_own_questions_train_with_and_without_answers(
         with pytest.raises(
             comas.types.UserMistake, match="none of its test questions has an answer"
         ):
-            run_sync(EvaluationRun.create(Plan([out]), str(tmp_path / "e")).go(Hook()))
+            run_sync(EvaluationRun.create(EvaluationPlan([out]), str(tmp_path / "e")).go(Hook()))
 
 
 def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
     )
     question = "what is 8 + 8  in the big box of small numbers, please?"
     (tmp_path / "amc_test.jsonl").write_text(json.dumps({"question": question, "answer": 16}))
-    plan = Plan(
+    plan = EvaluationPlan(
         [out, str(tiny)],
         tasks=["amc"],
         data=str(tmp_path / "amc_test.jsonl"),

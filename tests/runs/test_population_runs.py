@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig
 
 import comas
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.engines.stacked import StackedEngine
 from comas.estimate import fit
@@ -528,7 +528,7 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
 
 
 def test_room_on_disk_is_counted_in_adapters(whole: Run, tiny: Path, paid: dict[str, Any]) -> None:
-    needed = fit(resolve(read(whole.path / "config.toml")))[1].checkpoint
+    needed = fit(plan(read(whole.path / "config.toml")))[1].checkpoint
     files = [
         f
         for p in "abc"

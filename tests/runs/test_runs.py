@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import comas
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.hooks import Hook
 from comas.stats import accuracy_interval, mean_interval, wilson
@@ -50,7 +50,7 @@ def test_folder_holds_what_the_contract_names(whole: Run) -> None:
 def test_saved_config_is_the_resolved_one(whole: Run) -> None:
     config = read(whole.path / "config.toml")
     drop = lambda c: without_none(c.model_dump(mode="json"))  # noqa: E731 - TOML has no null
-    assert drop(resolve(config).config) == drop(config)
+    assert drop(plan(config).config) == drop(config)
     assert config.options["rounds"] == 1
 
 

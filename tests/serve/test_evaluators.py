@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import system_team
 from comas.questions.checked import loaded
 from comas.team.build import Team, run_sync
@@ -60,7 +60,7 @@ def served(team: Team) -> Iterator[Running]:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
     """Setup -> the cell of `comas eval` of the same questions."""
     setups = ["single", "debate"]
-    plan = Plan(["seed"], limit=QUESTIONS, setups=setups, pairs=GREEDY)
+    plan = EvaluationPlan(["seed"], limit=QUESTIONS, setups=setups, pairs=GREEDY)
     found = run_sync(EvaluationRun.create(plan, str(tmp_path_factory.mktemp("e") / "e")).go())
     cells = {cell["setup"]: cell for cell in found["cells"]}
     assert 0 < cells["single"]["right"] < QUESTIONS

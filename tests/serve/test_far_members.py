@@ -42,8 +42,8 @@ def serve_file(
 ) -> AbstractContextManager[Running]:
     """The endpoint of a team that a file describes."""
     (folder / "team.toml").write_text(text.format(url=server.url))
-    resolved, weights = named_team([str(folder / "team.toml"), "threads=1", *pairs])
-    return running(run_sync(greeted(resolved, print, weights)))
+    plan = named_team([str(folder / "team.toml"), "threads=1", *pairs])
+    return running(run_sync(greeted(plan, print)))
 
 
 def test_a_member_elsewhere_is_asked_as_clients_ask_and_counted(

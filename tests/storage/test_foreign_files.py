@@ -14,7 +14,7 @@ import pytest
 
 import comas
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.storage.records import line
 from comas.storage.rewind import rewind
@@ -211,7 +211,7 @@ def test_a_run_keeps_the_reference_that_it_began_with(
     """Its base is a run that goes on training: same weights before and after, and
     they are there.
     """
-    config = runs.resolved({"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1}).config
+    config = runs.planned({"hosts.home.base": str(first.path), "lr": 1e-3, "agents": 1}).config
     assert config.hosts["home"].base == f"{first.path.resolve()}@1"
     second = run_of(
         tmp_path / "second",
@@ -282,7 +282,7 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
         checkpoint_every=1,
         hosts__home__learner="full",
     )
-    evaluation = EvaluationRun.create(Plan([str(run.path)], limit=2), str(tmp_path / "e"))
+    evaluation = EvaluationRun.create(EvaluationPlan([str(run.path)], limit=2), str(tmp_path / "e"))
     (tmp_path / "e" / "answers" / "copy.jsonl").write_text("somebody's\n")
     trained_on(run, steps=4)
     assert 1 in run.steps_kept()
@@ -311,9 +311,9 @@ def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Pa
         checkpoint_every=1,
     )
     with pytest.raises(UserMistake, match="two checkpoints of one run are one"):
-        EvaluationRun.create(Plan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
+        EvaluationRun.create(EvaluationPlan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
     assert EvaluationRun.create(
-        Plan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")
+        EvaluationPlan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")
     ).plan.systems
 
 

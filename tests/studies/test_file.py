@@ -186,7 +186,7 @@ def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> 
 def test_what_files_of_a_setting_say_is_part_of_it_wherever_they_lie(
     key: str, tmp_path: Path
 ) -> None:
-    config = runs.resolved({}).config.model_dump(mode="json")
+    config = runs.planned({}).config.model_dump(mode="json")
     found: list[object] = []
     for folder, text in (("one", "x = 1"), ("two", "x = 1"), ("three", "x = 2")):
         (tmp_path / folder).mkdir()

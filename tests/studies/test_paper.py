@@ -73,7 +73,7 @@ def test_the_large_form_is_checked_without_network(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read when imported
     monkeypatch.chdir(tmp_path)
     study = Study.read(LARGE)
-    assert {setting.resolved.config.task for setting in study.settings} == {"gsm8k"}
+    assert {setting.plan.config.task for setting in study.settings} == {"gsm8k"}
     assert len(study.described.claims) >= 14
     code = run(["study", str(LARGE), "--dry-run"], monkeypatch)
     written = capsys.readouterr()

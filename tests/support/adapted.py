@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from comas.engines.vllm import VLLMEngine
-from comas.learners.lora.population import Population, Spec
-from comas.seams import EnginePlan, Request
+from comas.learners.lora.population import Population
+from comas.seams import AdapterSpec, EnginePlan, Request
 from comas.types import Sampling
 
 ROOM = {
@@ -21,7 +21,7 @@ ROOM = {
 }
 """Heads of a size that vLLM has kernels for, and room for more than a block of its prefix cache."""
 PLAN = EnginePlan(end_ids=[3], pad_id=0, context=256, max_rows=8)
-SPECS = {"a": Spec(4, 8.0), "b": Spec(6, 6.0, ("q_proj", "up_proj"))}
+SPECS = {"a": AdapterSpec(4, 8.0), "b": AdapterSpec(6, 6.0, ("q_proj", "up_proj"))}
 
 
 def shake(tensors: Sequence[torch.Tensor], seed: int, size: float = 0.1) -> None:

@@ -10,17 +10,18 @@ import pytest
 import torch
 
 from comas.learners.lora.learner import AdapterLearner
-from comas.learners.lora.population import Population, Spec
+from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
+from comas.seams import AdapterSpec
 from comas.types import Row
 from tests.support.learning import METHOD, rows
 from tests.support.models import llama
 
 SPECS = {
-    "a": Spec(4, 8.0),
-    "b": Spec(12, 32.0),
-    "c": Spec(3, 5.0, ("q_proj", "down_proj")),
-    "d": Spec(1, 2.0, ("model.layers.1.mlp.up_proj",)),
+    "a": AdapterSpec(4, 8.0),
+    "b": AdapterSpec(12, 32.0),
+    "c": AdapterSpec(3, 5.0, ("q_proj", "down_proj")),
+    "d": AdapterSpec(1, 2.0, ("model.layers.1.mlp.up_proj",)),
 }
 """Ranks, scales (32 / 12 is no binary fraction) and targets differ."""
 
@@ -42,7 +43,7 @@ def one_thread() -> Iterator[None]:
 
 
 def population(
-    specs: Mapping[str, Spec] = SPECS,
+    specs: Mapping[str, AdapterSpec] = SPECS,
     dtype: torch.dtype = torch.float64,
     spread: float = 0.3,
     model: Any = None,

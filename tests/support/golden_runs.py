@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
 from comas.machine import process_facts
@@ -60,7 +60,7 @@ ADAPTERS: dict[str, Any] = {
     "hosts__home__max_rows": 64,
     "hosts__home__checkpointing": False,
 }
-EVALUATION = Plan(["seed"], (), ("single", "vote:votes=3"), 24)
+EVALUATION = EvaluationPlan(["seed"], (), ("single", "vote:votes=3"), 24)
 CLOCKS = ("folder", "seconds")
 """Keys of a report that say where and how fast it was made."""
 

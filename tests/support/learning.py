@@ -10,10 +10,10 @@ import numpy as np
 
 from comas.engines import hf, stacked
 from comas.hosts.local import make_local_host
-from comas.learners.lora.population import Spec
 from comas.learners.recipe import Recipe
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
+from comas.seams import AdapterSpec
 from comas.types import Ask, Method, Row, Sampling
 
 POLICIES = ("a", "b")
@@ -71,7 +71,7 @@ def learning_host(
     """One of the `KINDS`; adapters are those of `bases`, or new ones, on the base `below`."""
     keys: dict[str, Any] = {}
     if adapters:
-        keys = {"under": str(below), "shapes": dict.fromkeys(POLICIES, Spec(4, 8.0))}
+        keys = {"under": str(below), "shapes": dict.fromkeys(POLICIES, AdapterSpec(4, 8.0))}
     keys |= more
     recipe = Recipe(1e-2)
     return make_local_host("home", bases, method=method, recipe=recipe, engine=engine, **keys)

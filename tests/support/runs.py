@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 import comas
-from comas.config.resolve import Resolved, resolve
+from comas.config.plan import Plan, plan
 from comas.config.schema import read
 from comas.storage.run import Run
 from comas.team.build import Team, build_team
@@ -27,18 +27,20 @@ SMALL = {
 }
 
 
-def resolved(overrides: Sequence[str] | Mapping[str, Any] = (), **keys: Any) -> Resolved:
-    """Resolve a config of `key=value` pairs, or of keys with `__` for their dots."""
+def planned(
+    overrides: Sequence[str] | Mapping[str, Any] = (), *, learn: bool = True, **keys: Any
+) -> Plan:
+    """Plan a config of `key=value` pairs, or of keys with `__` for their dots."""
     assert not (overrides and keys), "pairs or keys, not both"
     named = {key.replace("__", "."): value for key, value in keys.items()}
-    return resolve(read(None, named or overrides))
+    return plan(read(None, named or overrides), learn=learn)
 
 
 def team(
     overrides: Sequence[str] | Mapping[str, Any] = (), *, learn: bool = True, **keys: Any
 ) -> Team:
     """Build the team of such a config, with its models."""
-    return build_team(resolved(overrides, **keys), learn=learn)
+    return build_team(planned(overrides, learn=learn, **keys))
 
 
 def run_of(folder: Path, base: Path, **changes: object) -> Run:

@@ -75,6 +75,6 @@ def _until_cancelled(loop: asyncio.AbstractEventLoop, answering: asyncio.Task[No
 
 def scripted(script: Any, *pairs: str, host: Callable[..., Any] = Scripted) -> Team:
     """A team of the default config, or of these pairs, whose agents say what a script says."""
-    resolved = runs.resolved(list(pairs))
+    resolved = runs.planned(list(pairs))
     hosts = {name: host(script, name=name) for name in resolved.config.hosts}
     return Team(resolved, hosts, members_of(resolved, hosts))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comas.config.schema import read
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 
@@ -109,5 +109,5 @@ async def _command(arguments: Sequence[str]) -> None:
         options = dict(zip(rest[::2], rest[1::2], strict=True))
         setups = [options["--setups"]]
         limit = int(options["--limit"])
-        plan = Plan([place], (), setups, limit, int(options["--seed"]))
+        plan = EvaluationPlan([place], (), setups, limit, int(options["--seed"]))
         await EvaluationRun.create(plan, options["--out"]).go()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import Config, checked
 from comas.tasks.sums import (
     HELD_OUT,
@@ -167,7 +167,7 @@ def test_a_split_is_that_of_the_numbers_in_any_order() -> None:
 
 
 def resolved(tiny: object, *pairs: str) -> Config:
-    return runs.resolved(["task=sums", f"base={tiny}", *pairs]).config
+    return runs.planned(["task=sums", f"base={tiny}", *pairs]).config
 
 
 def test_other_bases_get_the_recipe_and_seed_models_do_not(tiny: object) -> None:
@@ -179,7 +179,7 @@ def test_other_bases_get_the_recipe_and_seed_models_do_not(tiny: object) -> None
     assert config.lr == 3e-5
     config = resolved(tiny, "method=rlvr", "preset=stable")
     assert (config.steps, config.questions) == (20, 48)
-    again = resolve(checked(config.model_dump())).config
+    again = plan(checked(config.model_dump())).config
     assert again == config
     config = resolved("seed", "method=rlvr")
     assert (config.steps, config.questions, config.temperature) == (180, 48, 1.0)

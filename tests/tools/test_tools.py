@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comas.config.plan import plan
 from comas.config.plugins import builder_names
-from comas.config.resolve import resolve
 from comas.config.schema import checked
 from comas.sandbox import Ran
 from comas.sandbox.jail import Limits
@@ -164,7 +164,7 @@ def test_a_text_in_a_line_of_json_may_hold_other_ends_of_lines(texts: Path) -> N
 def test_mistakes_are_one_line(keys: dict, message: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserMistake, match=message):
-        resolve(checked(keys))
+        plan(checked(keys))
 
 
 def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_tool_of_ones_own_is_a_file(tmp_path: Path) -> None:
         "    return Tool(name='echo', does='repeats', argument='words', run=lambda w: w * times)\n"
     )
     options = {"echo": {"times": 3}}
-    task = resolve(checked({"tools": [str(file)], "tool_options": options})).task
+    task = plan(checked({"tools": [str(file)], "tool_options": options})).task
     assert task.tools["echo"].run("ab") == "ababab"
 
 
@@ -209,7 +209,7 @@ def test_a_tool_that_could_not_be_called_is_a_mistake(
     file = tmp_path / "mine.py"
     file.write_text(TOOL.format(**{"before": "pass", "run": "str", "bounds": "", **changed}))
     with pytest.raises(UserMistake) as mistake:
-        resolve(checked({"tools": [str(file)], "method": "agent0", "task": "pick"}))
+        plan(checked({"tools": [str(file)], "method": "agent0", "task": "pick"}))
     assert message in str(mistake.value)
 
 

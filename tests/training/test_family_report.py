@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comas.config.resolve import resolve
+from comas.config.plan import plan
 from comas.config.schema import read
 from comas.stats import mean_interval
 
@@ -58,7 +58,7 @@ def test_parts_share_the_budget_and_can_be_resolved(family: Any, name: str, tmp_
         config = read(None, keys)
         assert config.seed == 101
         if len(jobs) == 1:
-            resolve(config)
+            plan(config)
 
 
 def test_a_method_brings_the_systems_that_it_is_compared_with(family: Any) -> None:

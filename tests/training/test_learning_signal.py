@@ -28,7 +28,7 @@ Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
 
 def signs(*keys: str) -> LearningSignal:
-    resolved = runs.resolved(keys)
+    resolved = runs.planned(keys)
     return LearningSignal(resolved.config, resolved.method, resolved.task)
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from comas.cli.output import Json, print_json, print_stopped, split
 from comas.display import clean, watcher
 from comas.evaluation.runner import REPORT, SPENT, EvaluationRun
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.exit_codes import STOPPED
 from comas.program import command
 from comas.stats import spelt
@@ -96,7 +96,7 @@ def _plan(
     limit: int | None,
     seed: int,
     data: str | None,
-) -> Plan:
+) -> EvaluationPlan:
     names, pairs = split(systems)
     return planned(names, tasks or "", setups, limit, seed, pairs, data)
 

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
+from comas.config.plan import plan
 from comas.config.plugins import load_plugin
-from comas.config.resolve import resolve
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
 from comas.evaluation.systems import greeted, named
@@ -103,14 +103,13 @@ def _team(arguments: list[str] | None) -> Team:
                     f" --question {shlex.quote(text)}"
                 )
         if is_model(name) or is_run(name) or team_file(name) is not None:
-            resolved, weights = named(name, pairs)
-            return run_sync(greeted(resolved, print_note, weights))
+            return run_sync(greeted(named(name, pairs), print_note))
         if not Path(name).is_file():
             raise UserMistake(
                 f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"
                 f" {command()} play --help"
             )
-    return run_sync(greeted(resolve(read_config(arguments)), print_note))
+    return run_sync(greeted(plan(read_config(arguments), learn=False), print_note))
 
 
 # --- the page

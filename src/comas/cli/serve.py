@@ -8,13 +8,12 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from comas.cli.output import Json, print_json, print_note, split
-from comas.config.resolve import Resolved
+from comas.config.plan import Plan
 from comas.config.schema import OF_TRAINING
 from comas.evaluation import spec
 from comas.evaluation.systems import greeted
@@ -72,11 +71,11 @@ def serve(
         chosen = [name.strip() for name in setups.split(",") if name.strip()]
         if not chosen:
             raise UserMistake("--setups names none: one or more of single, vote, debate, game")
-    resolved, weights = named_team(arguments)
+    plan = named_team(arguments)
 
     async def run(bound: socket.socket) -> None:
         key = endpoint.key_of(bound)
-        team = await greeted(resolved, print_note, weights)
+        team = await greeted(plan, print_note)
         try:
             models = models_of(team, chosen)
             config = team.config
@@ -108,10 +107,8 @@ def _library() -> Any:
     return endpoint
 
 
-def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
-    """Find what the arguments name, by the same rules as `comas eval`: its config, and its
-    checkpoint where it is a run.
-    """
+def named_team(arguments: Sequence[str]) -> Plan:
+    """Plan the team that the arguments name, by the same rules as `comas eval`."""
     names, pairs = split(arguments)
     if len(names) != 1 or "," in names[0]:
         raise UserMistake(
@@ -123,7 +120,7 @@ def named_team(arguments: Sequence[str]) -> tuple[Resolved, Path | None]:
         key = pair.partition("=")[0].split(".")[0].strip()
         if key in UNUSED_HERE or key in OF_TRAINING:
             raise UserMistake(f"{pair}: {key} changes nothing where clients ask: leave it out")
-    plan = spec.placed(spec.Plan([name], pairs=pairs))
-    resolved = plan.resolved(name)
-    spec.check_hosts(plan.pairs, [outline(resolved)])
-    return resolved, plan.weights(name)
+    evaluation = spec.placed(spec.EvaluationPlan([name], pairs=pairs))
+    plan = evaluation.of(name)
+    spec.check_hosts(evaluation.pairs, [outline(plan)])
+    return plan

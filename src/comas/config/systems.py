@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import Resolved, resolve, with_copies
-from comas.config.schema import Config, hosts_named_in, parse_pair, read
+from comas.config.plan import Plan, plan
+from comas.config.schema import ONLY_ADAPTERS, Config, hosts_named_in, parse_pair, read
 from comas.models.gguf import is_gguf
 from comas.models.sources import (
     TEAM,
@@ -33,10 +33,8 @@ UNTRAINED = 1e-6
 """A learning rate: a base without a recipe can be asked as well."""
 
 
-def found_at(
-    path: str | Path, step: int | None = None, overrides: Sequence[str] = ()
-) -> tuple[Resolved, Path | None]:
-    """Find what `load` loads: the resolved config, and the checkpoint of a run."""
+def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Plan:
+    """Plan what `load` loads; of a run from its checkpoint."""
     if isinstance(overrides, str):
         raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
     path = os.path.expanduser(path)
@@ -46,10 +44,10 @@ def found_at(
                 f"{path} is a team, not a run: it has no checkpoint of step {step} or any other;"
                 " leave step out"
             )
-        return resolve(_untrained(file, overrides)), None
+        return plan(_untrained(file, overrides), learn=False)
     run, named = opened(path)
     step = named if step is None else step
-    return _run_config(run, overrides), run.intact(step)
+    return _plan_of_run(run, overrides, run.intact(step))
 
 
 def opened(name: str | Path) -> tuple[Run, int | None]:
@@ -107,13 +105,13 @@ def independent(place: str) -> str:
     return str(run_and_step[0].path) if run_and_step is not None else place
 
 
-def training_of(name: str) -> tuple[Resolved, list[str]] | None:
-    """Find the config by which a run or an export was trained, and its bases; None for
-    what was not trained here.
+def training_of(name: str) -> tuple[Plan, list[str]] | None:
+    """Find the plan by which a run or an export was trained, and its bases; None for what was not
+    trained here.
     """
     if (run_and_step := run_at(name)) is not None:
-        resolved = resolve(read(run_and_step[0].path / "config.toml"))
-        return resolved, resolved.base_names()
+        training = plan(read(run_and_step[0].path / "config.toml"))
+        return training, training.base_names()
     if (folder := exported(name)) is None:
         return None
     if earlier := (files.facts(folder) or {})["earlier"]:
@@ -121,37 +119,37 @@ def training_of(name: str) -> tuple[Resolved, list[str]] | None:
             f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known"
             " here"
         )
-    return resolve(read(folder / TEAM, shared=False)), []  # nobody is asked
+    return plan(read(folder / TEAM, shared=False)), []  # nobody is asked
 
 
-def _run_config(run: Run, overrides: Sequence[str]) -> Resolved:
+def _plan_of_run(run: Run, overrides: Sequence[str], checkpoint: Path | None) -> Plan:
     if any(key.split("=")[0] == "method" for key in overrides):
         raise UserMistake(
             f"{run.path}: method= is for training; to have a run play another game: {command()}"
             " eval --setups METHOD"
         )
-    resolved = resolve(read(run.path / "config.toml", overrides))
+    config = read(run.path / "config.toml", overrides)
     for host, table in run.config()["hosts"].items():
-        if resolved.config.hosts[host].built_by == "api" and not table.get("api"):
+        if config.hosts[host].built_by == "api" and not table.get("api"):
             raise UserMistake(
                 f"{run.path}: hosts.{host}.api would have others answer in the place of what was"
                 " trained: leave it out"
             )
-    return resolved
+    return plan(config, learn=False, checkpoint=checkpoint)
 
 
-def system_config(
+def system_plan(
     name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
-) -> Resolved:
-    """Resolve the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`),
-    the team that `table` describes, or copies of one base, four unless `agents` says otherwise.
+) -> Plan:
+    """Plan the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the
+    team that `table` describes, or copies of one base, four unless `agents` says otherwise.
     """
     if table is not None:
         keys = copy.deepcopy(dict(table))
         keys |= map(parse_pair, overrides)
-        return resolve(read(None, keys))
+        return plan(read(None, keys), learn=False)
     if run_and_step := run_at(name):
-        return _run_config(run_and_step[0], overrides)
+        return _plan_of_run(run_and_step[0], overrides, checkpoint_of(name))
     settings = dict(map(parse_pair, overrides))
     count = settings.pop("agents", 4)
     if not any(key.startswith("agents.") for key in settings):
@@ -159,11 +157,11 @@ def system_config(
             raise UserMistake(f"agents={count!r}: a number of copies, at least 1")
         settings["agents"] = {f"a{i}": {"policy": "a0"} for i in range(count)}
     rate = {} if "lr" in settings else {"lr": UNTRAINED}
-    return resolve(read(None, {"hosts.home.base": name, **rate, **settings}))
+    return plan(read(None, {"hosts.home.base": name, **rate, **settings}), learn=False)
 
 
 def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The team that a config file describes, untrained, for `system_config`. Agents that start from
+    """The team that a config file describes, untrained, for `system_plan`. Agents that start from
     the same base at the same host are copies of one model, which is not asked once for each.
     """
     # its own code is not run before it is trusted
@@ -171,8 +169,7 @@ def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     concerning = [
         pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
     ]
-    resolved = resolve(_untrained(file, concerning))
-    return with_copies(resolved).model_dump()
+    return with_copies(plan(_untrained(file, concerning), learn=False)).model_dump()
 
 
 def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
@@ -181,3 +178,25 @@ def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
     if config.lr:
         return config
     return read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)
+
+
+def with_copies(plan: Plan) -> Config:
+    """The config in which agents that start from the same base at the same host share a policy;
+    the policies of a run differ, and one that earlier selves lag behind stays by itself.
+    """
+    agents = dict(plan.config.agents)
+    followed = {agent.policy for agent in agents.values() if agent.lag is not None}
+    first: dict[tuple[str, str], str] = {}
+    for start in plan.policies:
+        unshared = [name for name in start.agents if agents[name].policy is None]
+        if start.source.kind == "run" or not unshared:
+            continue
+        if start.name in followed:
+            policy = start.name
+        else:
+            policy = first.setdefault((start.host, start.source.name), unshared[0])
+        # what of a policy is trained, and how fast, is the same for all who speak with it
+        learner = agents[policy].model_dump(include={"lr", *ONLY_ADAPTERS})
+        copied = {**learner, "policy": policy}
+        agents |= {name: agents[name].model_copy(update=copied) for name in unshared}
+    return plan.config.model_copy(update={"agents": agents})

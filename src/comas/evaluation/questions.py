@@ -16,7 +16,7 @@ from typing import Any
 from comas.config.plugins import keywords, load_plugin, with_tools
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
-from comas.evaluation.spec import Plan
+from comas.evaluation.spec import EvaluationPlan
 from comas.models import kept
 from comas.models.sources import files_of
 from comas.questions.checked import RunQuestions, can_judge, loaded
@@ -26,7 +26,7 @@ from comas.types import Question, Task, UserMistake
 
 
 def load_questions(
-    plan: Plan, teams: Sequence[Team]
+    plan: EvaluationPlan, teams: Sequence[Team]
 ) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
     """Load the questions that all systems are asked; also return notes for the reader.
 
@@ -114,10 +114,10 @@ def trained_on(name: str) -> list[Question]:
     training = training_of(name)
     if training is None:
         return []
-    resolved, before = training
-    config = resolved.config
+    plan, before = training
+    config = plan.config
     options = config.task_options
-    questions = loaded(resolved.task, "train", path=config.data, seed=config.seed, **options)
+    questions = loaded(plan.task, "train", path=config.data, seed=config.seed, **options)
     return questions + [question for base in before for question in trained_on(base)]
 
 

@@ -24,7 +24,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from comas.config.resolve import Resolved, check_roles
+from comas.config.checks import check_roles
+from comas.config.plan import Plan
 from comas.evaluation import report, spec, teams, ways
 from comas.evaluation.games import Round
 from comas.evaluation.questions import (
@@ -35,7 +36,7 @@ from comas.evaluation.questions import (
     overlaps,
 )
 from comas.evaluation.report import Cell, Key
-from comas.evaluation.spec import CROSS, Plan
+from comas.evaluation.spec import CROSS, EvaluationPlan
 from comas.evaluation.systems import asked
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
 from comas.hooks import Hook, Progress, hooks_of
@@ -62,7 +63,7 @@ LONGEST = 240
 class EvaluationRun:
     """An evaluation in its folder, on which one process at a time works."""
 
-    def __init__(self, folder: Path, plan: Plan, created: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, plan: EvaluationPlan, created: Sequence[Path] = ()) -> None:
         """`created` are the folder and those above it that this process made, from the inside
         out.
         """
@@ -71,7 +72,7 @@ class EvaluationRun:
         self._created = created
         self._own_hosts: Mapping[str, Host] = {}
         self._work = Work(folder)
-        self._resolved: dict[str, Resolved] = {}
+        self._plans: dict[str, Plan] = {}
         """Run or model -> what its name means: asked once."""
         self._ways: dict[str, list[Way]] = {}
         """Run or model -> the setups in which it answers by itself."""
@@ -94,7 +95,7 @@ class EvaluationRun:
         """Task -> pair of runs -> their games, where every run plays against every other."""
 
     @classmethod
-    def create(cls, plan: Plan, out: str | None = None) -> EvaluationRun:
+    def create(cls, plan: EvaluationPlan, out: str | None = None) -> EvaluationRun:
         """In a new folder, `evals/<time>` unless `out` names one."""
         plan = spec.placed(plan)
         if out:
@@ -124,7 +125,7 @@ class EvaluationRun:
         path = Path(folder)
         try:
             written = (path / PLAN).read_bytes()
-            plan = TypeAdapter(Plan).validate_json(written, strict=True)
+            plan = TypeAdapter(EvaluationPlan).validate_json(written, strict=True)
             (path / "answers").mkdir(exist_ok=True)
         except FileNotFoundError as error:
             raise UserMistake(f"{path} is not an evaluation: it has no {PLAN}") from error
@@ -209,8 +210,8 @@ class EvaluationRun:
         no answers of the first.
         """
         plan = self.plan
-        self._resolved = {run: plan.resolved(run) for _, run in plan.runs()}
-        outlines = {run: outline(resolved) for run, resolved in self._resolved.items()}
+        self._plans = {run: plan.of(run) for _, run in plan.runs()}
+        outlines = {run: outline(system) for run, system in self._plans.items()}
         teams_outlined = list(outlines.values())
         spec.check_hosts(plan.pairs, teams_outlined)
         for file, digest in spec.contents(plan, teams_outlined).items():
@@ -243,7 +244,7 @@ class EvaluationRun:
 
     def _methods(self) -> list[Method]:
         """The methods of the systems."""
-        return [resolved.method for resolved in self._resolved.values()]
+        return [plan.method for plan in self._plans.values()]
 
     async def _greet(self, outlines: Mapping[str, Team], hook: Hook) -> None:
         """Let the hosts behind an API that have something left to answer say one token, each
@@ -276,7 +277,7 @@ class EvaluationRun:
                 asked = [(task, questions) for task, questions in self._asked if task.rules is None]
                 names = [self.plan.places.get(run, run)]
                 if run in self.plan.teams:
-                    names = team.resolved.base_names()
+                    names = team.plan.base_names()
                 self._overlaps += [(run, task, overlap) for task, overlap in overlaps(names, asked)]
                 for each in self._rounds(system, run, team):
                     await self._play(each, hook, {run: team.hosts})
@@ -292,14 +293,14 @@ class EvaluationRun:
 
     def _load(self, run: str) -> Team:
         """Load a system."""
-        resolved = self._resolved[run]
+        plan = self._plans[run]
         apis = self._api_hosts(run)
-        own_hosts = {n: host for n, host in self._own_hosts.items() if n in resolved.config.hosts}
-        return asked(resolved, self.plan.weights(run), {**apis, **own_hosts})
+        own_hosts = {n: host for n, host in self._own_hosts.items() if n in plan.config.hosts}
+        return asked(plan, {**apis, **own_hosts})
 
     def _api_hosts(self, run: str) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""
-        hosts = api_hosts_of(self._resolved[run], self._work)
+        hosts = api_hosts_of(self._plans[run], self._work)
         others = [account for other, account in self._accounts.items() if other != run]
         spending.restore(hosts, self._accounts.get(run, {}), others)
         return hosts

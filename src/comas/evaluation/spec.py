@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.resolve import Resolved
+from comas.config.plan import Plan
 from comas.config.schema import from_here, lifted, parse_pair
 from comas.config.systems import (
-    checkpoint_of,
     fixed_place,
     hosts_of,
     independent,
-    system_config,
+    system_plan,
     table_of,
 )
 from comas.evaluation.ways import parts_of
@@ -52,7 +51,7 @@ INSTEAD = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """What is asked of whom."""
 
     systems: Sequence[str]
@@ -100,8 +99,8 @@ class Plan:
         """List (system, run) of all runs and models."""
         return [(system, run) for system in self.systems for run in system.split(",")]
 
-    def resolved(self, run: str) -> Resolved:
-        """Config, method and task of what stands under this name."""
+    def of(self, run: str) -> Plan:
+        """The plan of what stands under this name; of a run from its checkpoint."""
         name = self.places.get(run, run)
         table = self.teams.get(run)
         hosts = hosts_of(name) if table is None else set(table["hosts"])
@@ -116,18 +115,14 @@ class Plan:
             for pair in self.pairs
             if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
         ]
-        resolved = system_config(name, pairs, table)
+        plan = system_plan(name, pairs, table)
         changes = [pair for change in self.changes for pair in change["pairs"]]
         if not changes:
-            return resolved
-        return system_config(name, [*pairs, *spending.concerning(changes, resolved.config)], table)
-
-    def weights(self, run: str) -> Path | None:
-        """The checkpoint of what stands under this name; None of what is no run."""
-        return None if run in self.teams else checkpoint_of(self.places.get(run, run))
+            return plan
+        return system_plan(name, [*pairs, *spending.concerning(changes, plan.config)], table)
 
 
-def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
+def contents(plan: EvaluationPlan, teams: Sequence[Team]) -> dict[str, str]:
     """`contents of FILE` -> digest of the files whose code answers or judges: those that were
     named, and the systems' own.
     """
@@ -146,16 +141,16 @@ def contents(plan: Plan, teams: Sequence[Team]) -> dict[str, str]:
     }
 
 
-def changed(plan: Plan, pairs: Sequence[str]) -> Plan:
+def changed(plan: EvaluationPlan, pairs: Sequence[str]) -> EvaluationPlan:
     """The plan with changes that are of use to one of its systems."""
-    configs = [plan.resolved(run).config for _, run in plan.runs()]
+    configs = [plan.of(run).config for _, run in plan.runs()]
     hosts = dict.fromkeys(host for config in configs for host in config.hosts)
     pairs = lifted(pairs, list(hosts))
     spending.check_changes(pairs, configs)
     change = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}
     plan = replace(plan, changes=[*plan.changes, change])
     for _, run in plan.runs():  # a wrong value is an error before anything is written
-        plan.resolved(run)
+        plan.of(run)
     return plan
 
 
@@ -196,7 +191,7 @@ def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
             )
 
 
-def placed(plan: Plan) -> Plan:
+def placed(plan: EvaluationPlan) -> EvaluationPlan:
     """The plan with all that it names found from anywhere: a run at the step that it has now, which
     training on does not change, and the teams that config files describe now.
     """

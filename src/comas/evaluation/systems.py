@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import Resolved, resolve
+from comas.config.plan import Plan, plan
 from comas.config.schema import read
-from comas.config.systems import found_at, is_run, system_config
+from comas.config.systems import found_at, is_run, system_plan
 from comas.estimate import filled
 from comas.models.sources import team_file
 from comas.team.build import Note, Team, assemble, build_team
@@ -32,42 +32,37 @@ def load(
     or a folder with `team.toml` such as `comas export` writes. `overrides` are `key=value` pairs,
     as on the command line. `hosts` are instances of the caller's own, where the run had such.
     """
-    resolved, weights = found_at(path, step, overrides)
-    return asked(resolved, weights, hosts)
+    return asked(found_at(path, step, overrides), hosts)
 
 
-def asked(
-    resolved: Resolved, weights: Path | None = None, hosts: Mapping[str, Host] | None = None
-) -> Team:
+def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
     """A team that will not be trained, with as many rows at once as memory allows."""
-    return build_team(filled(resolved, learn=False), learn=False, weights=weights, hosts=hosts)
+    return build_team(filled(planned), hosts=hosts)
 
 
-async def greeted(resolved: Resolved, note: Note, weights: Path | None = None) -> Team:
+async def greeted(planned: Plan, note: Note) -> Team:
     """The same, whose hosts behind an API have answered first."""
-    return await assemble(filled(resolved, learn=False), note, learn=False, weights=weights)
+    return await assemble(filled(planned), note)
 
 
-def named(
-    name: str, pairs: Sequence[str] = (), of_a_base: Sequence[str] = ()
-) -> tuple[Resolved, Path | None]:
-    """The team of a run or an export, of a config file, or of copies of a base model, which has
-    pairs of its own; and the checkpoint of a run.
+def named(name: str, pairs: Sequence[str] = (), of_a_base: Sequence[str] = ()) -> Plan:
+    """Plan the team of a run or an export, of a config file, or of copies of a base model, which
+    has pairs of its own.
     """
     if is_run(name) or team_file(name) is not None:
         return found_at(name, overrides=pairs)
     if name.endswith(".toml"):
-        return resolve(read(name, pairs)), None
-    return system_config(name, [*of_a_base, *pairs]), None
+        return plan(read(name, pairs), learn=False)
+    return system_plan(name, [*of_a_base, *pairs])
 
 
 def system_team(name: str, pairs: Sequence[str] = ()) -> Team:
     """The team of that name, ready to be asked."""
-    return asked(*named(name, pairs))
+    return asked(named(name, pairs))
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
     pairs = {key.replace("__", "."): value for key, value in overrides.items()}
     path = os.path.expanduser(config) if config is not None else None
-    return asked(resolve(read(path, pairs)))
+    return asked(plan(read(path, pairs), learn=False))

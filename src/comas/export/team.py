@@ -20,9 +20,10 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, PackageLoader
 
-from comas.config.resolve import PolicyPlan, policies_of, weights_at
+from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, read
 from comas.config.systems import opened
+from comas.config.weights import weights_at
 from comas.evaluation.accuracy import accuracy, paired_gain
 from comas.models.sources import ADAPTER, TEAM, exported, is_packaged, recorded_base, source_of
 from comas.stats import Interval

@@ -181,7 +181,7 @@ class Source:
     """
 
     @property
-    def seeded(self) -> bool:
+    def tiny(self) -> bool:
         """Whether everything that it descends from is a shipped model; true behind an API."""
         return self.origin <= seed_models().keys()
 
@@ -274,6 +274,12 @@ def has_weights(host: Mapping[str, Any]) -> bool:
 def is_place(name: str) -> bool:
     """Whether a name can only be one of a file or folder."""
     return name.startswith((".", "/", "~"))
+
+
+def check_place(base: str) -> None:
+    """Raise UserMistake for a base that can only be a file or folder, where nothing is there."""
+    if is_place(base) and not Path(base).exists():
+        raise UserMistake(f"base {base!r}: no such folder")
 
 
 def place_of_model(base: str) -> str:
@@ -469,4 +475,4 @@ def knows_few_words(source: Source) -> bool:
             return int(described["vocab_size"]) < FEW
         except (OSError, ValueError, KeyError, TypeError):
             return False
-    return source.kind != "api" and source.seeded
+    return source.kind != "api" and source.tiny

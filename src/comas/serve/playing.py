@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from comas.config.checks import check_roles
 from comas.config.plugins import plugin_names
 from comas.config.rehearsal import rehearse
-from comas.config.resolve import check_roles
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
 from comas.evaluation.ways import Asking, Way

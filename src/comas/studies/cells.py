@@ -156,7 +156,7 @@ def cells_of(study: StudyFile, settings: Sequence[Setting], out: Path) -> list[C
 
 def jobs_for(cells: Sequence[Cell]) -> int:
     """Cells that the cores of this machine bear at once; at least one."""
-    threads = max((c.setting.resolved.config.threads or usable_cpus() for c in cells), default=1)
+    threads = max((c.setting.plan.config.threads or usable_cpus() for c in cells), default=1)
     return max(1, min(len(cells), usable_cpus() // threads))
 
 
@@ -250,7 +250,7 @@ async def _commands(cell: Cell, place: Place) -> str:
         config = {**cell.setting.keys, "seed": cell.seed, "out": str(cell.run)}
         files.replace(cell.folder / "cell.toml", tomli_w.dumps(without_none(config)))
     (cell.folder / "failed.json").unlink(missing_ok=True)
-    threads = cell.setting.resolved.config.threads
+    threads = cell.setting.plan.config.threads
     for stage in cell.stages():
         await _left_alone(stage.folder)
         size = cell.log.stat().st_size if cell.log.is_file() else 0

@@ -22,9 +22,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from comas.config.checks import check_training
 from comas.config.mistakes import explain, nearest
+from comas.config.plan import Plan, plan
 from comas.config.plugins import load_plugin, with_tools
-from comas.config.resolve import Resolved, check_training, resolve
 from comas.config.schema import anchor, beside, put, read
 from comas.evaluation import ways
 from comas.storage import files
@@ -248,13 +249,13 @@ class Setting:
     trained: bool
     keys: Keys
     """Of a config, without seed and out."""
-    resolved: Resolved
+    plan: Plan
     """With the first seed."""
 
     @cached_property
     def essence(self) -> dict[str, Any]:
         """What it is, whatever the seed: plain values."""
-        config = self.resolved.config.model_dump(mode="json", exclude={"seed", "out"})
+        config = self.plan.config.model_dump(mode="json", exclude={"seed", "out"})
         return {"trained": self.trained, **pinned(config)}
 
 
@@ -267,7 +268,7 @@ def settings_of(study: StudyFile, folder: Path) -> list[Setting]:
     settings: list[Setting] = []
     for name, keys, trained in described(study):
         with naming(f"setting {name}"):
-            setting = _resolved(study, folder, name, keys, trained)
+            setting = _setting(study, folder, name, keys, trained)
         for other in settings:  # a difference between them would be noise
             if other.essence == setting.essence:
                 raise UserMistake(
@@ -278,18 +279,18 @@ def settings_of(study: StudyFile, folder: Path) -> list[Setting]:
     return settings
 
 
-def _resolved(study: StudyFile, folder: Path, name: str, keys: Keys, trained: bool) -> Setting:
+def _setting(study: StudyFile, folder: Path, name: str, keys: Keys, trained: bool) -> Setting:
     keys = {**copy.deepcopy(keys), "steps": (study.steps or MANY_STEPS) if trained else 0}
     if trained and study.tokens is not None:
         keys["tokens"] = study.tokens
     anchor(keys, folder)
-    resolved = resolve(read(None, {**keys, "seed": study.seeds[0]}))
-    check_training(resolved)
-    # seed models are small: many are trained side by side, on one thread each
-    if keys.get("threads") is None and all(plan.source.seeded for plan in resolved.policies):
+    planned = plan(read(None, {**keys, "seed": study.seeds[0]}))
+    check_training(planned)
+    # tiny models are trained side by side, on one thread each
+    if keys.get("threads") is None and all(policy.source.tiny for policy in planned.policies):
         keys["threads"] = 1
-        resolved = resolved.with_config(resolved.config.model_copy(update={"threads": 1}))
-    return Setting(name, trained, keys, resolved)
+        planned = replace(planned, config=planned.config.model_copy(update={"threads": 1}))
+    return Setting(name, trained, keys, planned)
 
 
 def described(study: StudyFile) -> list[tuple[str, Keys, bool]]:
@@ -412,7 +413,7 @@ def taken_of(measure: Measure, settings: Sequence[Setting]) -> list[Setting]:
 
 
 def _check_taken(measure: Measure, setting: Setting) -> None:
-    resolved = setting.resolved
+    planned = setting.plan
     if measure.metric is not None:
         if not setting.trained:
             raise UserMistake(f"metric = {measure.metric!r}: it is not trained, and has no steps")
@@ -422,10 +423,10 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         check_named(f"metric = {measure.metric!r}", measure.metric.partition(".")[0], names)
         return
     if measure.task is not None:
-        config = resolved.config
+        config = planned.config
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
-        resolved = replace(resolved, task=task)
-    team = seats(resolved)  # without weights, which may not be on this machine
+        planned = replace(planned, task=task)
+    team = seats(planned)  # without weights, which may not be on this machine
     way = ways.way(str(measure.setup), team)
     ways.check_playable(way, team.task)
     ways.check_roles_taken(way, team.members)
@@ -455,15 +456,13 @@ def _check_claim(claim: Claim, study: StudyFile, settings: Mapping[str, Setting]
         raise UserMistake(f"{claim.left} is compared with itself")
     for name, measure in claim.sides:
         setting = settings[name]
-        of_agents = [
-            f"{own}.{agent}" for own in OF_AGENTS for agent in setting.resolved.config.agents
-        ]
+        of_agents = [f"{own}.{agent}" for own in OF_AGENTS for agent in setting.plan.config.agents]
         check_named("measure", measure, [*OWN, *study.measures, *of_agents])
         if measure in study.measures:
             if setting not in taken_of(study.measures[measure], list(settings.values())):
                 raise UserMistake(f"{measure} is not taken of {name}: see measures.{measure}")
             continue
-        config = setting.resolved.config
+        config = setting.plan.config
         if measure in (*HELD_OUT, *of_agents) and not config.test_questions:
             raise UserMistake(f"{name} has no {measure}: its test_questions is 0")
         if measure == "best" and not (setting.trained and config.eval_every):

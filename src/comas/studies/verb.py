@@ -149,10 +149,10 @@ class Study:
     def check_left(self) -> None:
         """An error for a setting with something left that training would refuse."""
         for setting in {cell.setting.name: cell.setting for cell in self.left()}.values():
-            resolved = setting.resolved
+            plan = setting.plan
             with naming(f"{self.file}: setting {setting.name}"):
-                of_run(resolved.config, resolved.task, note=lambda _: None)
-                estimate.fitted(resolved, note=lambda _: None)
+                of_run(plan.config, plan.task, note=lambda _: None)
+                estimate.fitted(plan, note=lambda _: None)
 
     def run(
         self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None

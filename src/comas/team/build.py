@@ -1,4 +1,4 @@
-"""A resolved config -> hosts and members: a team that can be asked.
+"""A plan -> hosts and members: a team that can be asked, and trained where the plan says so.
 
 Hosts behind an API are asked for one token each before anything is loaded. Leaves out: training
 (`training.loop`), which checkpoint a name means (`config.systems`), what an ask costs.
@@ -8,29 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from comas.config.mistakes import nearest
+from comas.config.plan import Plan
 from comas.config.plugins import load_builder
-from comas.config.resolve import (
-    HostWeights,
-    PolicyPlan,
-    Resolved,
-    check_seats,
-    model_below,
-    weights_at,
-)
-from comas.config.schema import Config, checked
+from comas.config.schema import Config, HostConfig, checked
+from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
 from comas.hosts import api
 from comas.hosts.api import ApiHost
-from comas.hosts.plan import HostPlan, Lag
+from comas.hosts.plan import HostPlan
 from comas.hosts.remote import RemoteHost
-from comas.hosts.table import TOKENS_PER_PASS
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
@@ -47,7 +39,7 @@ Note = Callable[[str], None]
 class Team:
     """Agents ready to be asked; made by `build_team` or `comas.load`."""
 
-    resolved: Resolved
+    plan: Plan
     hosts: Mapping[str, Host]
     members: Sequence[Member]
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -59,17 +51,17 @@ class Team:
     @property
     def config(self) -> Config:
         """The team as data."""
-        return self.resolved.config
+        return self.plan.config
 
     @property
     def method(self) -> Method:
         """The team's own game."""
-        return self.resolved.method
+        return self.plan.method
 
     @property
     def task(self) -> Task:
         """The questions that it is for."""
-        return self.resolved.task
+        return self.plan.task
 
     def __repr__(self) -> str:
         names = ", ".join(member.name for member in self.members)
@@ -109,23 +101,24 @@ class Team:
 
     def bases(self) -> list[str]:
         """The models that its policies started from."""
-        names = self._elsewhere() | set(self.resolved.base_names())
+        names = self._elsewhere() | set(self.plan.base_names())
         return sorted(names)
 
     def origins(self) -> list[str]:
         """The models at the beginning: through the runs that its policies started from."""
         names = self._elsewhere()
-        for source in self.resolved.sources():
+        for source in self.plan.sources():
             names |= source.origin
         return sorted(names)
 
     def _elsewhere(self) -> set[str]:
         """Describe what policies without weights here start from."""
         names: set[str] = set()
-        for plan in self.resolved.policies:
-            api = self.config.hosts[plan.host].api
-            if not plan.here:
-                names.add(f"host {plan.host}" if api is None else f"{plan.source.name} at {api}")
+        for policy in self.plan.policies:
+            api = self.config.hosts[policy.host].api
+            if not policy.here:
+                host = f"host {policy.host}"
+                names.add(host if api is None else f"{policy.source.name} at {api}")
         return names
 
     def close(self) -> None:
@@ -134,15 +127,13 @@ class Team:
 
 
 async def assemble(
-    resolved: Resolved,
+    plan: Plan,
     note: Note,
     *,
     accounts: Mapping[str, Account] | None = None,
     work: Work | None = None,
     hosts: Mapping[str, Host] | None = None,
     asks: bool = True,
-    learn: bool = True,
-    weights: Path | None = None,
 ) -> Team:
     """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
     that they will not be asked.
@@ -150,13 +141,11 @@ async def assemble(
     `accounts` are what they have cost in earlier processes on the run of `work`; `hosts` are the
     caller's own.
     """
-    check_seats(resolved.config, resolved.method, learn)
-    apis = api_hosts_of(resolved, work)
+    apis = api_hosts_of(plan, work)
     spending.restore(apis, accounts or {})
-    if asks or learn:
-        await greet(apis, Sampling(resolved.config.temperature) if asks else None, note)
-    all_hosts = {**apis, **(hosts or {})}
-    return build_team(resolved, learn=learn, weights=weights, hosts=all_hosts)
+    if asks or plan.learns:
+        await greet(apis, Sampling(plan.config.temperature) if asks else None, note)
+    return build_team(plan, hosts={**apis, **(hosts or {})})
 
 
 async def greet(
@@ -182,75 +171,64 @@ async def greet(
         raise
 
 
-def api_hosts_of(resolved: Resolved, work: Work | None = None) -> dict[str, ApiHost]:
-    """The hosts behind an API that a resolved config describes, not yet opened."""
-    hosts: dict[str, ApiHost] = {}
-    for name, table in resolved.config.hosts.items():
-        models = {plan.name: plan.source.name for plan in resolved.at(name)}
-        if table.built_by == "api" and models:
-            plan = HostPlan[api.Table](name=name, table=table, policies=models, work=work)
-            hosts[name] = api.build(plan)
-    return hosts
+def api_hosts_of(plan: Plan, work: Work | None = None) -> dict[str, ApiHost]:
+    """The hosts behind an API that a plan describes, not yet opened."""
+    return {
+        name: api.build(replace(plan.host(name), work=work))
+        for name, table in plan.config.hosts.items()
+        if table.built_by == "api" and plan.at(name)
+    }
 
 
-def build_team(
-    resolved: Resolved,
-    *,
-    learn: bool = True,
-    weights: Path | None = None,
-    hosts: Mapping[str, Host] | None = None,
-) -> Team:
-    """The team that a resolved config describes; with `weights`, policies come from that checkpoint
-    instead of bases. Where `max_rows` or `tokens_per_pass` is open, the host takes its own default.
+def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
+    """The team that a plan describes. Where `max_rows` or `tokens_per_pass` is open, the host takes
+    its own default.
 
     `hosts` are those that somebody has made already: they are the team's from here on.
     """
     from comas.sandbox import jail
 
-    config = resolved.config
+    config = plan.config
     built: dict[str, Host] = dict(hosts or {})
     sources: dict[str, str] = {}
     try:
         check_instances(config, built)
-        check_seats(config, resolved.method, learn)
-        _check_places(resolved, built)
+        _check_places(plan, built)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
-            if name not in built and not table.here and resolved.at(name):
-                built[name] = _build_host(resolved, name, None, learn)
+            if name not in built and not table.here and plan.at(name):
+                built[name] = _build_host(table, plan.host(name))
         use_threads(config.threads)
         jail.choose(config.sandbox)
-        to_build = [name for name in config.hosts if name not in built and resolved.at(name)]
-        host_weights = {name: weights_at(resolved.at(name), weights) for name in to_build}
+        to_build = [name for name in config.hosts if name not in built and plan.at(name)]
+        host_weights = {name: weights_at(plan.at(name), plan.checkpoint) for name in to_build}
         elsewhere: list[RemoteHost] = []
         for name in to_build:
             if config.hosts[name].elsewhere:
-                elsewhere.append(
-                    call_up(resolved, plan_of(resolved, name, host_weights[name], learn))
-                )
+                elsewhere.append(call_up(plan, with_weights(plan, name, host_weights[name])))
                 built[name] = elsewhere[-1]
         # those elsewhere load while those here do
         for name in to_build:
             if name not in built:
-                built[name] = _build_host(resolved, name, host_weights[name], learn)
+                host_plan = with_weights(plan, name, host_weights[name])
+                built[name] = _build_host(config.hosts[name], host_plan)
         for host in elsewhere:
             host.ready()
         for name, at_host in host_weights.items():
             sources |= {f"{name}/{policy}": place for policy, place in at_host.places.items()}
-        if learn:
+        if plan.learns:
             _check_learners(config, built)
     except BaseException:
         close_hosts(config, built)
         raise
     in_order = {name: built[name] for name in config.hosts if name in built}
-    members = members_of(resolved, in_order)
-    return Team(resolved, in_order, members, sources)
+    return Team(plan, in_order, members_of(plan, in_order), sources)
 
 
-def _check_places(resolved: Resolved, built: Mapping[str, Host]) -> None:
+def _check_places(plan: Plan, built: Mapping[str, Host]) -> None:
     """Refuse an engine or a transport that cannot run here, before weights are looked for."""
-    for name, table in resolved.config.hosts.items():
-        if not table.here or name in built or not resolved.at(name):
+    for name, table in plan.config.hosts.items():
+        if not table.here or name in built or not plan.at(name):
             continue
         if table.elsewhere:
             check_transport(name, table)
@@ -270,49 +248,23 @@ def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
             )
 
 
-def _build_host(resolved: Resolved, name: str, weights: HostWeights | None, learn: bool) -> Host:
-    """Have the module of its kind build a host; one elsewhere has no `weights` here."""
-    table = resolved.config.hosts[name]
-    build: Builder = load_builder("hosts", table.built_by, f"hosts.{name}.kind").build
-    return build(plan_of(resolved, name, weights, learn))
+def _build_host(table: HostConfig, plan: HostPlan[Any]) -> Host:
+    """Have the module of its kind build a host."""
+    build: Builder = load_builder("hosts", table.built_by, f"hosts.{plan.name}.kind").build
+    return build(plan)
 
 
-def plan_of(
-    resolved: Resolved, name: str, weights: HostWeights | None, learn: bool
-) -> HostPlan[Any]:
-    """Gather what a kind of host has to know to build the host `name`."""
-    config = resolved.config
-    table = config.hosts[name]
-    plans = resolved.at(name)
-    method = resolved.method if learn else None
-    if weights is None:
-        models = {plan.name: plan.source.name for plan in plans}
-        return HostPlan(name=name, table=table, policies=models, method=method, seed=config.seed)
-    under = model_below(resolved, name, weights, learn)
-    shapes: dict[str, Any] | None = None
-    if under:
-        from comas.learners.lora.population import Spec
-
-        adapters = {plan.name: plan.adapter for plan in plans}
-        shapes = {policy: Spec(a.rank, a.alpha, a.targets) for policy, a in adapters.items()}
-    return HostPlan(
-        name=name,
-        table=table,
-        policies=weights.places,
-        method=method,
-        recipe=_recipe(config, name, plans) if learn else None,
-        engine=load_builder("engines", table.engine, f"hosts.{name}.engine"),
-        under=under,
-        shapes=shapes,
-        lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
-        seed=config.seed,
-    )
+def with_weights(plan: Plan, name: str, weights: HostWeights) -> HostPlan[Any]:
+    """The plan of a host with its weights, and the one base below its adapters."""
+    under = model_below(plan, name, weights)
+    shapes = {policy.name: policy.adapter for policy in plan.at(name)} if under else None
+    return replace(plan.host(name), policies=weights.places, under=under, shapes=shapes)
 
 
-def members_of(resolved: Resolved, hosts: Mapping[str, Host]) -> list[Member]:
-    """The agents of a config at these hosts."""
-    config = resolved.config
-    few = {plan.address for plan in resolved.policies if plan.few_words}
+def members_of(plan: Plan, hosts: Mapping[str, Host]) -> list[Member]:
+    """The agents of a plan at these hosts."""
+    config = plan.config
+    few = {policy.address for policy in plan.policies if policy.few_words}
     members: list[Member] = []
     for name, agent in config.agents.items():
         policy = agent.policy_name(name)
@@ -324,42 +276,18 @@ def members_of(resolved: Resolved, hosts: Mapping[str, Host]) -> list[Member]:
     return members
 
 
-def _recipe(config: Config, host: str, plans: Sequence[PolicyPlan]) -> Any:
-    from comas.learners.recipe import Recipe
-
-    assert config.betas is not None, "resolve fills in the recipe"
-    assert config.weight_decay is not None
-    assert config.grad_norm is not None
-    table = config.hosts[host]
-    rate = table.lr or config.lr or 0.0
-    own_rates = {plan.name: plan.lr for plan in plans if plan.lr not in (None, rate)}
-    seeded = all(plan.source.seeded for plan in plans)
-    return Recipe(
-        rate,
-        config.betas,
-        config.weight_decay,
-        config.grad_norm,
-        table.tokens_per_pass or TOKENS_PER_PASS,
-        table.checkpointing or False,
-        rates=own_rates,
-        # as ever: the embedded recipe gives the same bits on every machine
-        share_prompts=not seeded,
-        old_logprobs="recomputed" if seeded else "first_pass",
-    )
-
-
-def outline(resolved: Resolved) -> Team:
+def outline(plan: Plan) -> Team:
     """Build the team without its models: who would be asked, before anything is loaded."""
-    for plan in resolved.policies:
-        if plan.here and plan.source.kind != "run":
-            plan.source.weights_of(plan.first)
-    return seats(resolved)
+    for policy in plan.policies:
+        if policy.here and policy.source.kind != "run":
+            policy.source.weights_of(policy.first)
+    return seats(plan)
 
 
-def seats(resolved: Resolved) -> Team:
+def seats(plan: Plan) -> Team:
     """Who sits where, at hosts that have a name alone."""
-    hosts: Any = {name: SimpleNamespace(name=name) for name in resolved.config.hosts}
-    return Team(resolved, {}, members_of(resolved, hosts))
+    hosts: Any = {name: SimpleNamespace(name=name) for name in plan.config.hosts}
+    return Team(plan, {}, members_of(plan, hosts))
 
 
 # --- hosts that are instances of the caller's own: `comas.train(hosts={"mine": MyHost()})`
@@ -411,9 +339,7 @@ def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
 
 # --- whose accuracy is measured
 # Policies that start from the same weights are the same model until they have learnt: new adapters
-# change nothing (one of their two factors is zero), and copies of one base are copies. Seed models
-# that are trained whole are measured each by itself, as ever: they answer in seconds, and the
-# embedded run is to give the same bits.
+# change nothing (one of their two factors is zero), and copies of one base are copies.
 
 
 def measurable(learning: Sequence[Member]) -> list[Member]:
@@ -425,7 +351,7 @@ def measurable(learning: Sequence[Member]) -> list[Member]:
 
 
 def measured_for(
-    resolved: Resolved, sources: Mapping[str, str], members: Sequence[Member]
+    plan: Plan, sources: Mapping[str, str], members: Sequence[Member]
 ) -> dict[str, str]:
     """Agent -> the agent that is measured in its place before training: often itself.
 
@@ -438,9 +364,7 @@ def measured_for(
     for member in members:
         host = member.host.name
         source = sources.get(member.address)
-        trained_whole = resolved.config.hosts[host].learner == "full"
-        whole_seeds = trained_whole and all(plan.source.seeded for plan in resolved.at(host))
-        if source is None or whole_seeds:
+        if source is None:
             key: tuple[object, ...] = (member.name,)
         else:
             key = (host, source, member.sampling.max_tokens, member.system)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from comas.config.plan import Plan
 from comas.config.plugins import PACKAGE, import_file, load_builder
-from comas.config.resolve import Resolved
 from comas.config.schema import HostConfig
 from comas.hosts import local
 from comas.hosts.far_end import Call, Transport
@@ -46,11 +46,11 @@ def check_transport(name: str, table: HostConfig) -> None:
         )
 
 
-def call_up(resolved: Resolved, plan: HostPlan[Any]) -> RemoteHost:
+def call_up(team: Plan, plan: HostPlan[Any]) -> RemoteHost:
     """Start the far end of a host that is planned; it loads while the caller goes on, until
     `RemoteHost.ready`.
     """
-    config = resolved.config
+    config = team.config
     table: HostConfig = plan.table
     transport: Transport = load_builder("transports", table.where, f"hosts.{plan.name}.where")
     # the run's threads, or a share of the CPUs

@@ -88,10 +88,11 @@ def _model(seed: int) -> WholeModel:
 
 def _adapters() -> dict[str, Weights]:
     """Two different adapters on one base."""
-    from comas.learners.lora.population import Population, Spec
+    from comas.learners.lora.population import Population
+    from comas.seams import AdapterSpec
 
     base: Any = _model(0).model
-    population = Population(base, {policy: Spec(4, 8.0) for policy in "ab"})
+    population = Population(base, {policy: AdapterSpec(4, 8.0) for policy in "ab"})
     _shake(Adapter(population), 1)
     return dict.fromkeys("ab", Adapter(population))
 

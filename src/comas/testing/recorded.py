@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from comas.config.plan import plan
 from comas.config.plugins import filled, load_plugin, split_options
-from comas.config.resolve import resolve
 from comas.config.schema import Config, read
 from comas.game import memory
 from comas.game.play import Scene, play_all, settle_all
@@ -87,13 +87,13 @@ def replay(
     machines failed are left out.
     """
     record = Run.open(run)
-    resolved = resolve(read(record.path / "config.toml"))
-    config = resolved.config
-    game = resolved.method
-    task = resolved.task
+    planned = plan(read(record.path / "config.toml"))
+    config = planned.config
+    game = planned.method
+    task = planned.task
     recorded = _finished(record, step)
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
-    members = members_of(resolved, hosts)
+    members = members_of(planned, hosts)
     scene = Scene(game, task, members, config.seed, config.options, keep=True)
     scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
     questions = {episode.question.id: episode.question for episode in recorded}

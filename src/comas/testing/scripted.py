@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comas.config.resolve import Resolved
+from comas.config.plan import Plan
 from comas.game import memory
 from comas.game.agent import Member
 from comas.game.play import Scene, play_all, settle_all
@@ -197,15 +197,15 @@ class Scripted:
         """Nothing to close."""
 
 
-def stand_ins(resolved: Resolved) -> dict[str, Scripted]:
+def stand_ins(plan: Plan) -> dict[str, Scripted]:
     """Hosts that say something else each time, in the place of those of a config whose models are
     somebody else's.
     """
     numbers = itertools.count(1)
     return {
         name: Scripted(lambda *_: f"reply {next(numbers)}", name)
-        for name, table in resolved.config.hosts.items()
-        if not table.here and resolved.at(name)
+        for name, table in plan.config.hosts.items()
+        if not table.here and plan.at(name)
     }
 
 

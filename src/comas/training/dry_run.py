@@ -52,9 +52,8 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     what training would refuse.
     """
     ready = prepare(config, note)
-    resolved = ready.resolved
-    config = resolved.config
-    team = build_team(resolved, hosts=stand_ins(resolved))
+    config = ready.plan.config
+    team = build_team(ready.plan, hosts=stand_ins(ready.plan))
     try:
         questions = in_passes(ready.asked.train, config.seed, 0, config.questions or 1)
         discussions = len(questions) * (config.samples or 1)

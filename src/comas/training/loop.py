@@ -96,7 +96,7 @@ class Session:
                 m["step"] + 1: m["validation"]["mean"] for m in run.metrics() if m.get("validation")
             }
             self.best = (means.get(best, -1.0), best)
-        for note in hold(self.team.resolved.checkpoints(), run.path):
+        for note in hold(self.team.plan.checkpoints(), run.path):
             self.hooks.note(note)
         self.hooks.locate(run.path)
         facts: dict[str, Any] = {"step": start}

@@ -47,9 +47,7 @@ class Measuring:
     ) -> dict[str, Any]:
         """Before training, one of the agents of equal weights is asked for all of them."""
         team = self.team
-        measured_in_place = (
-            measured_for(team.resolved, team.sources, self.members) if step == 0 else {}
-        )
+        measured_in_place = measured_for(team.plan, team.sources, self.members) if step == 0 else {}
         copies = {
             agent: instead for agent, instead in measured_in_place.items() if agent != instead
         }

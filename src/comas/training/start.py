@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comas import estimate
+from comas.config.checks import check_room, check_training, unused_max_tokens
+from comas.config.plan import Plan, plan
 from comas.config.plugins import check_trackers, load_builder
 from comas.config.rehearsal import rehearse
-from comas.config.resolve import Resolved, check_room, check_training, resolve
 from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
@@ -36,7 +37,7 @@ from comas.types import Host, Question, Turn, UserMistake
 class Prepared:
     """A run of which everything is known that can be before models are loaded."""
 
-    resolved: Resolved
+    plan: Plan
     asked: RunQuestions
     replies: int
     """Of one discussion, as far as it can be rehearsed."""
@@ -44,26 +45,28 @@ class Prepared:
 
 
 def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
-    """Resolve a config, read its questions and look whether it fits: an error for all that can be
+    """Plan a config, read its questions and look whether it fits: an error for all that can be
     known to be wrong, before what takes long and before there is a folder.
     """
-    resolved = resolve(config)
-    check_training(resolved)
-    if resolved.config.out is not None:
-        check_free(resolved.config.out)
-    asked = of_run(resolved.config, resolved.task, note)
-    turns = rehearsed(resolved, asked.train[0])
-    check_room(resolved, [turn.role for turn in turns], note)
-    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
-        if hint:
-            note(hint)
-    resolved, fit = estimate.fitted(resolved, note)
-    return Prepared(resolved, asked, len(turns), fit)
+    planned = plan(config)
+    check_training(planned)
+    if planned.config.out is not None:
+        check_free(planned.config.out)
+    asked = of_run(planned.config, planned.task, note)
+    turns = rehearsed(planned, asked.train[0])
+    check_room(planned)
+    hints = [_unasked(planned), _unread(planned, asked.train)]
+    if "max_tokens" in config.model_fields_set:
+        hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
+    for hint in filter(None, hints):
+        note(hint)
+    planned, fit = estimate.fitted(planned, note)
+    return Prepared(planned, asked, len(turns), fit)
 
 
-def rehearsed(resolved: Resolved, question: Question) -> Sequence[Turn]:
-    """Play a question with the agents of a config at a host of no model."""
-    team = seats(resolved)
+def rehearsed(planned: Plan, question: Question) -> Sequence[Turn]:
+    """Play a question with the agents of a plan at a host of no model."""
+    team = seats(planned)
     return rehearse(team.method, team.task, team.members, question, team.config.options)
 
 
@@ -78,11 +81,11 @@ async def train_async(
     hook = tracked(hooks_of(hooks), config.track)
     hook.working(Progress("estimating"))
     ready = prepare(config, hook.note)
-    config = ready.resolved.config
+    config = ready.plan.config
     hook.working(Progress("loading"))
     work = Work()
     asks = config.steps > 0
-    team = await assemble(ready.resolved, hook.note, work=work, asks=asks, hosts=hosts)
+    team = await assemble(ready.plan, hook.note, work=work, asks=asks, hosts=hosts)
     run = None
     try:
         session = Session(team, hook, ready.asked, ready.replies)
@@ -108,17 +111,17 @@ def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
     return Hooks([*trackers, hooks]) if trackers else hooks
 
 
-def _unasked(resolved: Resolved) -> str | None:
+def _unasked(planned: Plan) -> str | None:
     """A pointer to `comas preflight` where a pretrained base is to learn without labels; None for
     shipped models and for what was trained before.
     """
-    config = resolved.config
+    config = planned.config
     bases = {
-        plan.source.name: None
-        for plan in resolved.policies
-        if plan.learns and not plan.source.seeded and plan.source.kind not in ("run", "adapter")
+        policy.source.name: None
+        for policy in planned.policies
+        if policy.learns and not policy.source.tiny and policy.source.kind not in ("run", "adapter")
     }
-    if not bases or resolved.method.supervised:
+    if not bases or planned.method.supervised:
         return None
     names = " ".join(map(shlex.quote, bases))
     return (
@@ -131,12 +134,12 @@ SAMPLED = 8
 """Questions whose words are looked up."""
 
 
-def _unread(resolved: Resolved, questions: Sequence[Question]) -> str | None:
+def _unread(planned: Plan, questions: Sequence[Question]) -> str | None:
     """What is to be said where a shipped model is to learn from questions of which it cannot read
     most words: it has one token per word of its puzzles.
     """
     words = [word for question in questions[:SAMPLED] for word in question.prompt.split()]
-    for source in {p.source for p in resolved.policies if p.learns and p.source.kind == "seed"}:
+    for source in {p.source for p in planned.policies if p.learns and p.source.kind == "seed"}:
         tokenizer = (Path(source.where) / "tokenizer.json").read_text(encoding="utf-8")
         vocabulary = json.loads(tokenizer)["model"]["vocab"]
         unknown = [word for word in words if word not in vocabulary]
@@ -177,8 +180,8 @@ async def resume_async(
             hook.note(left)
             return result_of(run, 0.0)
         hook.working(Progress("estimating", start))
-        resolved = resolve(read(None, {**run.config(), **changed}))
-        config = resolved.config
+        planned = plan(read(None, {**run.config(), **changed}))
+        config = planned.config
         hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
         if "steps" in changed and config.steps < start:
@@ -191,15 +194,14 @@ async def resume_async(
                 f"steps={config.steps}: learning rates of this run fall over {run_steps} steps"
                 f" (schedule={config.schedule}); begin anew with the longer schedule"
             )
-        asked = of_run(config, resolved.task, hook.note)
-        check_room(resolved, [], hook.note)
-        resolved = estimate.filled(resolved, learn=True)
+        asked = of_run(config, planned.task, hook.note)
+        planned = estimate.filled(planned)
         hook.working(Progress("loading", start))
         checkpoint = run.checkpoint_of(start) if run.marker() is not None else None
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
         team = await assemble(
-            resolved,
+            planned,
             hook.note,
             accounts=accounts,
             work=Work(run.path),
@@ -209,7 +211,7 @@ async def resume_async(
         for name, host in team.hosts.items():
             if checkpoint is not None and host.learns:
                 await at_host(name, f"loading step {start}", host.load(checkpoint))
-        replies = len(rehearsed(resolved, asked.train[0]))
+        replies = len(rehearsed(planned, asked.train[0]))
         session = Session(team, hook, asked, replies)
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:

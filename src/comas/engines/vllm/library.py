@@ -196,14 +196,6 @@ Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """Name of a module -> A (rank, in) and B (out, rank)."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """An `AdapterSpec` of our own, of a trial adapter."""
-
-    rank: int
-    alpha: float
-
-
 class Folders:
     """Writes adapters below a folder of its own, in the format of peft: a name, a number and a
     folder per version, none used twice.

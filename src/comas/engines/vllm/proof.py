@@ -21,8 +21,16 @@ import torch
 from torch import Tensor
 
 from comas.engines.vllm import library as worker
-from comas.engines.vllm.library import Ask, Folders, Library, Loaded, Pairs, Shape
-from comas.seams import AdaptedModel, Adapter, CausalLM, StaleWeights, Weights, WholeModel
+from comas.engines.vllm.library import Ask, Folders, Library, Loaded, Pairs
+from comas.seams import (
+    AdaptedModel,
+    Adapter,
+    AdapterSpec,
+    CausalLM,
+    StaleWeights,
+    Weights,
+    WholeModel,
+)
 from comas.types import UserMistake
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
@@ -307,7 +315,7 @@ class Adapters:
         rank = max(self.shared.specs[policy].rank for policy in policies)
         pairs = _trial(base, sorted(self.names), rank)
         name = "a trial adapter"
-        adapter = self.folders.write("trial", 0, Shape(rank, float(rank)), pairs)
+        adapter = self.folders.write("trial", 0, AdapterSpec(rank, float(rank)), pairs)
         try:
             self._load(adapter, name)
             served = as_served(pairs, 1.0, self.dtype)

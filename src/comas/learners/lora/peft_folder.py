@@ -22,9 +22,10 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from comas.learners.lora.layers import linear_layers
-from comas.learners.lora.population import Population, Spec, targets_of
+from comas.learners.lora.population import Population, targets_of
 from comas.models.loading import load_models
 from comas.models.sources import ADAPTER, adapters_among, known_as, recorded_base
+from comas.seams import AdapterSpec
 from comas.types import UserMistake
 
 TENSORS = "adapter_model.safetensors"
@@ -91,7 +92,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     return config
 
 
-def spec_of(folder: str | Path) -> Spec:
+def spec_of(folder: str | Path) -> AdapterSpec:
     """Rank, alpha and modules of the adapter in this folder."""
     config = facts(folder)
     ranks = _ranks(Path(folder))
@@ -111,7 +112,7 @@ def spec_of(folder: str | Path) -> Spec:
             f" {MERGED}"
         )
     alpha = float(alphas.pop())
-    return Spec(
+    return AdapterSpec(
         rank, alpha * math.sqrt(rank) if config.get("use_rslora") else alpha, tuple(sorted(ranks))
     )
 
@@ -228,7 +229,7 @@ def load_population(
     device: Any,
     dtype: Any,
     trust_remote_code: bool,
-    shapes: Mapping[str, Spec],
+    shapes: Mapping[str, AdapterSpec],
     seed: int,
 ) -> tuple[Population, Any, list[int]]:
     """A population on the base `under`, its tokenizer and end-of-turn ids; `sources` are adapter
@@ -237,12 +238,12 @@ def load_population(
     models, tokenizer, ends = load_models({"base": under}, device, dtype, trust_remote_code)
     base = models["base"]
     folders = adapters_among(sources)
-    specs: dict[str, Spec] = {}
+    specs: dict[str, AdapterSpec] = {}
     for policy in sources:
         if policy in folders:
             specs[policy] = spec_of(folders[policy])
         else:
-            specs[policy] = shapes.get(policy, Spec())
+            specs[policy] = shapes.get(policy, AdapterSpec())
     for policy, folder in folders.items():
         try:
             targets_of(base, specs[policy])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -30,21 +29,11 @@ from comas.learners.lora.layers import (
     sizes,
     with_change,
 )
-from comas.seams import in_float64
+from comas.seams import AdapterSpec, in_float64
 from comas.types import UserMistake
 
 ALIGNED = 8
 """Ranks are padded to a multiple of this on a GPU, whose grouped products want rows of 16 bytes."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """The shape of one policy's adapter."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] | None = None
-    """Names of linear layers, or ends of names (`q_proj`); None is all of them but the head."""
 
 
 class Population:
@@ -52,7 +41,7 @@ class Population:
     base alone.
     """
 
-    def __init__(self, model: Any, specs: Mapping[str, Spec], seed: int = 0) -> None:
+    def __init__(self, model: Any, specs: Mapping[str, AdapterSpec], seed: int = 0) -> None:
         self.model = model.requires_grad_(False)
         self.specs = dict(specs)
         self.policies = sorted(specs)
@@ -264,7 +253,7 @@ class Population:
             self.routing.width = inputs[0].shape[-1] if inputs else None
 
 
-def targets_of(model: Any, spec: Spec) -> set[str]:
+def targets_of(model: Any, spec: AdapterSpec) -> set[str]:
     """Names of the modules that an adapter of this shape changes; an error where there are none
     such.
     """

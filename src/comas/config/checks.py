@@ -1,0 +1,154 @@
+"""Whether a plan can be trained, as far as that is known before a model is loaded.
+
+Leaves out: what a config's tables say of each other (`config.schema`), what a machine has room for
+(`estimate`), games that refuse their team when they are played (`config.rehearsal`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from comas.config.mistakes import nearest
+from comas.config.plan import Plan
+from comas.config.plugins import check_builder_name, check_trackers, load_plugin, plugin_names
+from comas.config.schema import Config
+from comas.models import gguf
+from comas.models.sources import Source, check_place
+from comas.types import Method, Task, UserMistake
+
+
+def check_training(plan: Plan) -> None:
+    """Raise UserMistake for what training refuses, in a dry run and in a study too."""
+    config = plan.config
+    method = plan.method
+    task = plan.task
+    for source in plan.sources():
+        check_place(source.where)
+    for role in config.kl or {}:
+        if method.rewarded and role not in method.rewarded:
+            raise UserMistake(
+                f"kl.{role}: method {config.method} never trains on that role:"
+                f" {nearest(role, method.rewarded)}{_own_paid(config)}"
+            )
+    check_roles(config, [method], task)
+    check_seats(config, method)
+    for name in config.monitors or ():
+        check_builder_name("monitors", name, "monitors")
+    check_trackers(config.track)
+    is_own = config.method.endswith(".py")
+    if task.rules is not None and "rules" not in method.needs and not is_own:
+        raise UserMistake(
+            f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
+            " method=spiral or one of your own (docs/extending.md)"
+        )
+    if config.tools and "tools" not in method.needs and not is_own:
+        raise UserMistake(
+            f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
+            " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
+        )
+
+
+def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
+    """Say that `max_tokens` reaches none of the roles that are rewarded or `asked`, where each has
+    room of its own; None where it reaches one.
+    """
+    config = plan.config
+    room = {**plan.task.max_tokens, **config.room}
+    roles = dict.fromkeys((*plan.method.rewarded, *asked))
+    if not all(role in room for role in roles):
+        return None
+    room_list = ", ".join(f"room.{role}={room[role]}" for role in roles)
+    return (
+        f"max_tokens={config.max_tokens} has no effect: every role has room of its own"
+        f" ({room_list}); set room.<role> instead"
+    )
+
+
+def check_room(plan: Plan) -> None:
+    """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
+    before a model is loaded.
+    """
+    config = plan.config
+    room = {**plan.task.max_tokens, **config.room}
+    for policy in plan.policies:
+        context = config.hosts[policy.host].context or _positions(policy.source)
+        if context is None:
+            continue
+        for role in plan.method.rewarded:
+            tokens = room.get(role, config.max_tokens)
+            if tokens >= context:
+                where = f"room.{role}" if role in room else "max_tokens"
+                raise UserMistake(
+                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
+                    f" {policy.address} ({context} tokens, base {policy.source.name}): lower"
+                    f" {where}, or raise hosts.{policy.host}.context where the base has room"
+                )
+
+
+def _positions(source: Source) -> int | None:
+    """Tokens of a row that a base on this disk has room for; None where nothing says so without
+    loading it.
+    """
+    folder = Path(source.where)
+    if source.kind == "gguf" and folder.is_file() and gguf.has_copy(source.where):
+        folder = gguf.copy_folder(source.where)
+    described = folder / "config.json"
+    if source.kind not in ("seed", "folder", "gguf") or not described.is_file():
+        return None
+    try:
+        model_config: Any = json.loads(described.read_text(encoding="utf-8-sig"))
+    except ValueError:
+        return None  # loading it says what is wrong
+    facts = cast("dict[str, Any]", model_config) if isinstance(model_config, dict) else {}
+    positions = facts.get("max_position_embeddings")
+    return positions if isinstance(positions, int) else None
+
+
+def check_seats(config: Config, method: Method) -> None:
+    """Raise UserMistake where nobody could learn. Roles that nobody takes are found by playing:
+    which ones a game asks for depends on its options.
+    """
+    agents = config.agents.values()
+    taken = [agent.roles for agent in agents if not agent.frozen]
+    paid_roles = set(method.rewarded)
+    if not any(r is None or not paid_roles or paid_roles & {*r} for r in taken):
+        paid = ", ".join(method.rewarded)
+        raise UserMistake(
+            f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
+            f" those{_own_paid(config)}"
+        )
+
+
+def _own_paid(config: Config) -> str:
+    """Hint at `Method.roles` where the method is the user's own file."""
+    if not config.method.endswith(".py"):
+        return ""
+    return (
+        " (a method that rewards other roles lists them: Method(roles={name: Role(kind,"
+        " reward=...)}))"
+    )
+
+
+def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
+    """Refuse a role that none of these games has, and name the nearest."""
+    own = {*task.max_tokens}.union(*(method.roles for method in methods))
+    roles_by_key = {f"room.{role}": [role] for role in config.room}
+    for name, agent in config.agents.items():
+        roles_by_key[f"agents.{name}.roles"] = agent.roles or []
+    for key, roles in roles_by_key.items():
+        for role in roles:
+            if role not in own and role not in (known := own | shipped_roles()):
+                where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
+                raise UserMistake(
+                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game of your"
+                    " own lists its roles in Method(roles={...}))"
+                )
+
+
+def shipped_roles() -> set[str]:
+    """Gather the roles of all shipped methods and setups."""
+    shipped = [(kind, name) for kind in ("method", "setup") for name in plugin_names(kind)]
+    return {role for kind, name in shipped for role in load_plugin(kind, name).roles}
