@@ -185,10 +185,10 @@ def resolve(config: Config) -> Resolved:
         named: list[str] = list(method.presets[config.preset]) if config.preset else []
         settled: set[str] = {*OPTIMIZER, *config.model_fields_set, *named}
         data.update((key, value) for key, value in task.recipe.items() if key not in settled)
-    for key in ("kl", "epochs", "minibatches", "samples"):
+    for key in ("epochs", "minibatches", "samples"):
         if data[key] is None:
             data[key] = getattr(method, key)
-    data["kl"] = dict(data["kl"])
+    data["kl"] = _kl_of(config, method, data["preset"])
     data["questions"] = data["questions"] or 128
     data["options"] = filled("options", data["options"], *functions_of(method))
     data["credit"] = filled("credit", data["credit"], method.credit)
@@ -279,10 +279,22 @@ def _apply_preset(data: dict[str, Any], config: Config, method: Method) -> None:
     for key, value in method.presets[data["preset"]].items():
         if key == "task_options" and method.task not in (None, config.task):
             continue  # those of the method's own task
-        if isinstance(value, Mapping) and key != "kl":
+        if key == "kl":
+            continue  # `_kl_of`: an empty table of either is a value
+        if isinstance(value, Mapping):
             data[key] = {**value, **data[key]}
         elif key not in config.model_fields_set or data[key] is None:
             data[key] = value
+
+
+def _kl_of(config: Config, method: Method, preset: str | None) -> dict[str, float]:
+    """Role -> beta: the config's over the preset's, or else the method's; an empty table of either
+    is no KL at all.
+    """
+    if config.kl == {}:
+        return {}
+    defaults = method.presets[preset].get("kl", method.kl) if preset else method.kl
+    return {**defaults, **(config.kl or {})}
 
 
 def _check_preset(name: str, method_name: str, method: Method) -> None:

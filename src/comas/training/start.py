@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comas import estimate
@@ -54,7 +54,8 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
     asked = of_run(resolved.config, resolved.task, note)
     turns = rehearsed(resolved, asked.train[0])
     check_room(resolved, [turn.role for turn in turns], note)
-    for hint in (_unasked(resolved), _unread(resolved, asked.train)):
+    hints = (_unasked(resolved), _unread(resolved, asked.train), _without_its_team(resolved))
+    for hint in hints:
         if hint:
             note(hint)
     resolved, fit = estimate.fitted(resolved, note)
@@ -149,6 +150,36 @@ def _unread(resolved: Resolved, questions: Sequence[Question]) -> str | None:
     return None
 
 
+def _without_its_team(resolved: Resolved) -> str | None:
+    """A hint where a config changes one of the agents that a method brings, and loses the others:
+    a table of agents stands for a team.
+    """
+    team = resolved.method.team
+    agents = resolved.config.agents
+    missing = [name for name in team if name not in agents]
+    if not missing or len(missing) == len(team):
+        return None
+    return (
+        f"method {resolved.config.method} brings the agents {', '.join(team)}, and `agents` has"
+        f" {', '.join(agents)}: {', '.join(missing)} will not be there; list all of them, with"
+        " their roles, to change one"
+    )
+
+
+def as_recorded(config: Config) -> Resolved:
+    """Resolve the config of a run; its KL is what it was begun with, also where an older comas left
+    out the defaults of roles that the table does not name.
+    """
+    resolved = resolve(config)
+    if config.kl is None:
+        return resolved
+    return replace(
+        resolved,
+        config=resolved.config.model_copy(update={"kl": config.kl}),
+        method=replace(resolved.method, kl=config.kl),
+    )
+
+
 async def resume_async(
     path: str | Path,
     *hooks: Hook,
@@ -177,7 +208,7 @@ async def resume_async(
             hook.note(left)
             return result_of(run, 0.0)
         hook.working(Progress("estimating", start))
-        resolved = resolve(read(None, {**run.config(), **changed}))
+        resolved = as_recorded(read(None, {**run.config(), **changed}))
         config = resolved.config
         hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
