@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import comas
 from comas import estimate
 from comas.config.schema import checked, read
+from comas.evaluation import systems
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import Memory
@@ -230,6 +232,33 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
         " or unset both (for `resume`, put the file back there: a run keeps its questions)"
     )
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {mistake}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--dry-run"],
+        ["train", "task=gsm8k", "data=nowhere"],
+        ["eval", "seed", "--tasks", "pick", "--limit", "2"],
+        ["eval", "seed", "--tasks", "gsm8k", "--data", "nowhere"],
+    ],
+)
+def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    for module in (estimate, dry_run, systems):
+        for loading in {"fitted", "filled", "build_team"} & {*vars(module)}:
+            monkeypatch.setattr(module, loading, lambda *_, **__: pytest.fail("loaded"))
+    assert run([*words, "where=ray"], monkeypatch) == 2
+    mistake = capsys.readouterr().err.splitlines()[-1]
+    assert mistake.startswith("error: hosts.home.where=ray needs a package")
+    assert 'pip install "comas[ray]"' in mistake
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path) -> None:

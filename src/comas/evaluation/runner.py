@@ -49,7 +49,7 @@ from comas.storage.game_log import Log, logs_in
 from comas.storage.out_folder import check_free, fresh
 from comas.storage.run import hold, release
 from comas.team import spending
-from comas.team.build import Team, api_hosts_of, greet, outline
+from comas.team.build import Team, api_hosts_of, check_places, greet, outline
 from comas.types import Account, Host, Method, Question, Sampling, Task, UserMistake
 
 PLAN = "evaluation.json"
@@ -210,6 +210,8 @@ class EvaluationRun:
         """
         plan = self.plan
         self._resolved = {run: plan.resolved(run) for _, run in plan.runs()}
+        for resolved in self._resolved.values():
+            check_places(resolved)
         outlines = {run: outline(resolved) for run, resolved in self._resolved.items()}
         teams_outlined = list(outlines.values())
         spec.check_hosts(plan.pairs, teams_outlined)

@@ -151,6 +151,7 @@ async def assemble(
     caller's own.
     """
     check_seats(resolved.config, resolved.method, learn)
+    check_places(resolved)
     apis = api_hosts_of(resolved, work)
     spending.restore(apis, accounts or {})
     if asks or learn:
@@ -213,7 +214,7 @@ def build_team(
     try:
         check_instances(config, built)
         check_seats(config, resolved.method, learn)
-        _check_places(resolved, built)
+        check_places(resolved)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
             if name not in built and not table.here and resolved.at(name):
@@ -247,10 +248,10 @@ def build_team(
     return Team(resolved, in_order, members, sources)
 
 
-def _check_places(resolved: Resolved, built: Mapping[str, Host]) -> None:
+def check_places(resolved: Resolved) -> None:
     """Refuse an engine or a transport that cannot run here, before weights are looked for."""
     for name, table in resolved.config.hosts.items():
-        if not table.here or name in built or not resolved.at(name):
+        if not table.here or not resolved.at(name):
             continue
         if table.elsewhere:
             check_transport(name, table)

@@ -24,7 +24,7 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import assemble, check_instances, seated, seats
+from comas.team.build import assemble, check_instances, check_places, seated, seats
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
@@ -49,6 +49,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
     """
     resolved = resolve(config)
     check_training(resolved)
+    check_places(resolved)
     if resolved.config.out is not None:
         check_free(resolved.config.out)
     asked = of_run(resolved.config, resolved.task, note)
@@ -212,6 +213,7 @@ async def resume_async(
         config = resolved.config
         hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
+        check_places(resolved)
         if "steps" in changed and config.steps < start:
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
