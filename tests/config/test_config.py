@@ -222,6 +222,34 @@ def test_every_default_is_written_out() -> None:
     assert tomllib.loads(tomli_w.dumps(without_none(config.model_dump())))["options"]["rounds"] == 1
 
 
+@pytest.mark.parametrize(
+    ("pairs", "kl"),
+    [
+        (["kl.scoring=0.2"], {**comas.KL, "scoring": 0.2}),
+        (["kl.evaluation=0"], {**comas.KL, "evaluation": 0.0}),
+        (["kl={solution = 0.7, scoring = 0.0}"], {**comas.KL, "solution": 0.7, "scoring": 0.0}),
+        (["kl={}"], {}),
+        (["preset=paper"], {}),
+        (["preset=paper", "kl.scoring=0.2"], {"scoring": 0.2}),
+        (["method=rise", "preset=paper"], {"solution": 0.01, "evaluation": 0.01}),
+        (
+            ["method=rise", "preset=paper", "kl.evaluation=0.4"],
+            {"solution": 0.01, "evaluation": 0.4},
+        ),
+        (["method=eva", "kl.solution=0.3"], {"solution": 0.3}),
+    ],
+)
+def test_kl_of_one_role_leaves_that_of_the_others(
+    pairs: list[str], kl: dict[str, float], tmp_path: Path
+) -> None:
+    config = resolved(*pairs)
+    assert config.kl == kl
+    file = tmp_path / "again.toml"
+    file.write_text(tomli_w.dumps(without_none(config.model_dump())), encoding="utf-8")
+    again = plan(read(file))
+    assert again.config.kl == again.method.kl == kl
+
+
 def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(
         'preset = "paper"\n[options]\nformat_check = true\n[credit]\nmin_rows = 5\n',
@@ -232,7 +260,7 @@ def test_arguments_beat_the_file_and_both_beat_the_preset(tmp_path: Path) -> Non
     assert config.options["avoid_self"] is False  # the preset's, before the method's
     assert config.options["rounds"] == 1  # the method's
     assert config.credit == {"normalise": "all", "min_rows": 7, "entropy": 0.0}
-    assert config.kl == {"scoring": 0.3}
+    assert config.kl == {"scoring": 0.3}  # the preset has none
     assert plan(read(tmp_path / "c.toml", {"credit.min_rows": 9})).config.credit["min_rows"] == 9
     assert plan(read(tmp_path / "c.toml", ["preset=stable"])).config.credit["normalise"] == "role"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 
 import comas
 from comas import estimate
+from comas.config.schema import checked, read
+from comas.evaluation import systems
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import Memory
 from comas.sync import run_sync
 from comas.team.build import measured_for, members_of
-from comas.training import dry_run, measuring
+from comas.training import dry_run, measuring, start
 from comas.training import dry_run as pace
 from comas.training.dry_run import spoken
 from comas.types import Episode, Question, Turn
@@ -231,6 +234,33 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {mistake}"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--dry-run"],
+        ["train", "task=gsm8k", "data=nowhere"],
+        ["eval", "seed", "--tasks", "pick", "--limit", "2"],
+        ["eval", "seed", "--tasks", "gsm8k", "--data", "nowhere"],
+    ],
+)
+def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    for module in (estimate, dry_run, systems):
+        for loading in {"fitted", "filled", "build_team"} & {*vars(module)}:
+            monkeypatch.setattr(module, loading, lambda *_, **__: pytest.fail("loaded"))
+    assert run([*words, "where=ray"], monkeypatch) == 2
+    mistake = capsys.readouterr().err.splitlines()[-1]
+    assert mistake.startswith("error: hosts.home.where=ray needs a package")
+    assert 'pip install "comas[ray]"' in mistake
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
 def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(30)]
@@ -253,6 +283,36 @@ def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path)
     notes.clear()
     comas.train(out=str(tmp_path / "s"), **keys)
     assert not any("puzzles" in note for note in notes)
+
+
+@pytest.mark.parametrize("kl", [{"scoring": 0.3}, {"solution": 0.0, "evaluation": 0.2}, {}])
+def test_a_run_that_goes_on_has_the_kl_that_it_was_begun_with(kl: dict[str, float]) -> None:
+    """A table of before stood for all roles."""
+    recorded = runs.resolved(["preset=stable"]).config.model_dump()
+    resumed = start.as_recorded(checked({**recorded, "kl": kl}))
+    assert resumed.config.kl == resumed.method.kl == kl
+    as_today = start.as_recorded(checked(recorded))
+    assert as_today.config.kl == as_today.method.kl == recorded["kl"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "missing"),
+    [
+        (["method=r_zero", "agents.solver.temperature=0.7"], "challenger"),
+        (["method=rlccf", "agents=3"], "a3"),
+        (["method=r_zero"], None),
+        (["method=r_zero", "agents.x.lr=1e-4"], None),  # a team of one's own
+        (["agents.a1.temperature=0.7"], None),  # a method without one
+    ],
+)
+def test_agents_that_a_method_brings_and_a_config_loses_are_told(
+    pairs: list[str], missing: str | None
+) -> None:
+    notes: list[str] = []
+    start.prepare(read(None, pairs), notes.append)
+    hints = [note for note in notes if "brings the agents" in note]
+    assert len(hints) == (missing is not None)
+    assert all(f": {missing} will not be there" in hint for hint in hints)
 
 
 def test_a_dry_run_with_a_base_that_is_not_there_is_refused(

@@ -210,7 +210,7 @@ def laid_over(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 WHOLE = ("kl", "hosts", "agents")
-"""Tables of which a layer has all or nothing: a role without a KL has none."""
+"""Tables of which a layer has all or nothing."""
 
 
 def layers_of(
@@ -221,11 +221,14 @@ def layers_of(
     written = {key: values[key] for key in config.model_fields_set & values.keys()}
     written = {key: value for key, value in written.items() if value is not None}
     tiny = all(policy.source.tiny for policy in policies)
-    layers: list[Mapping[str, Any]] = [written]
+    preset: Mapping[str, Any] = {}
     if config.preset or method.presets:
         all_here = all(policy.here for policy in policies)
         name = preset_of(config, method, pretrained=all_here and not tiny)
-        layers += [{"preset": name}, preset_keys(method, name, config.task)]
+        preset = {**preset_keys(method, name, config.task), "preset": name}
+    if config.kl:  # an empty table is no KL at all
+        written["kl"] = {**preset.get("kl", method.kl), **config.kl}
+    layers: list[Mapping[str, Any]] = [written, preset]
     of_method = ("kl", "epochs", "minibatches", "samples")
     layers.append({key: getattr(method, key) for key in of_method})
     learns_foreign = any(p.learns and p.here and not p.source.tiny for p in policies)

@@ -239,7 +239,7 @@ class Config(_Table):
     credit: Annotated[dict[str, Any], Key.TRAINING] = {}
     loss: Annotated[dict[str, Any], Key.TRAINING] = {}
     kl: Annotated[dict[str, Annotated[float, Field(ge=0)]] | None, Key.TRAINING] = None
-    """Role -> beta; None is the method's own."""
+    """Role -> beta, over those of the preset or the method; {} is no KL at all."""
     task_options: dict[str, Any] = {}
     hosts: dict[str, SerializeAsAny[HostConfig]] = {"home": HostConfig.model_validate({})}
     agents: dict[str, AgentConfig] = {}

@@ -50,7 +50,7 @@ from comas.storage.game_log import Log, logs_in
 from comas.storage.out_folder import check_free, fresh
 from comas.storage.run import hold, release
 from comas.team import spending
-from comas.team.build import Team, api_hosts_of, greet, outline
+from comas.team.build import Team, api_hosts_of, check_places, greet, outline
 from comas.types import Account, Host, Method, Question, Sampling, Task, UserMistake
 
 PLAN = "evaluation.json"
@@ -211,6 +211,8 @@ class EvaluationRun:
         """
         plan = self.plan
         self._plans = {run: plan.of(run) for _, run in plan.runs()}
+        for system in self._plans.values():
+            check_places(system)
         outlines = {run: outline(system) for run, system in self._plans.items()}
         teams_outlined = list(outlines.values())
         spec.check_hosts(plan.pairs, teams_outlined)

@@ -193,7 +193,7 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
     sources: dict[str, str] = {}
     try:
         check_instances(config, built)
-        _check_places(plan, built)
+        check_places(plan)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
             if name not in built and not table.here and plan.at(name):
@@ -225,10 +225,10 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
     return Team(plan, in_order, members_of(plan, in_order), sources)
 
 
-def _check_places(plan: Plan, built: Mapping[str, Host]) -> None:
+def check_places(plan: Plan) -> None:
     """Refuse an engine or a transport that cannot run here, before weights are looked for."""
     for name, table in plan.config.hosts.items():
-        if not table.here or name in built or not plan.at(name):
+        if not table.here or not plan.at(name):
             continue
         if table.elsewhere:
             check_transport(name, table)

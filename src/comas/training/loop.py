@@ -42,7 +42,7 @@ class Session:
 
     run: Run
 
-    def __init__(self, team: Team, hook: Hook, asked: RunQuestions, replies: int = 0) -> None:
+    def __init__(self, team: Team, hook: Hook, asked: RunQuestions, replies: float = 0) -> None:
         """`replies` is how many a discussion has, as far as that is known before one is played."""
         self.team = team
         self.hooks = hooks_of([hook])

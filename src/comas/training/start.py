@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comas import estimate
@@ -25,7 +25,7 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import assemble, check_instances, seated, seats
+from comas.team.build import assemble, check_instances, check_places, seated, seats
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
@@ -50,12 +50,13 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
     """
     planned = plan(config)
     check_training(planned)
+    check_places(planned)
     if planned.config.out is not None:
         check_free(planned.config.out)
     asked = of_run(planned.config, planned.task, note)
     turns = rehearsed(planned, asked.train[0])
     check_room(planned)
-    hints = [_unasked(planned), _unread(planned, asked.train)]
+    hints = [_unasked(planned), _unread(planned, asked.train), _without_its_team(planned)]
     if "max_tokens" in config.model_fields_set:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
     for hint in filter(None, hints):
@@ -152,6 +153,46 @@ def _unread(planned: Plan, questions: Sequence[Question]) -> str | None:
     return None
 
 
+def _without_its_team(planned: Plan) -> str | None:
+    """A hint where a config changes one of the agents that a method brings, and loses the others:
+    a table of agents stands for a team.
+    """
+    team = planned.method.team
+    agents = planned.config.agents
+    missing = [name for name in team if name not in agents]
+    if not missing or len(missing) == len(team):
+        return None
+    return (
+        f"method {planned.config.method} brings the agents {', '.join(team)}, and `agents` has"
+        f" {', '.join(agents)}: {', '.join(missing)} will not be there; list all of them, with"
+        " their roles, to change one"
+    )
+
+
+def as_recorded(config: Config) -> Plan:
+    """Plan the config of a run; its KL is what it was begun with, also where an older comas left
+    out the defaults of roles that the table does not name.
+    """
+    planned = plan(config)
+    if config.kl is None:
+        return planned
+    return replace(
+        planned,
+        config=planned.config.model_copy(update={"kl": config.kl}),
+        method=replace(planned.method, kl=config.kl),
+    )
+
+
+def replies_of(run: Run) -> float:
+    """Replies of a discussion in a run's last step; 0 where it has none."""
+    last = next(iter(list(run.metrics())[-1:]), None)
+    if last is None:
+        return 0
+    config = run.config()
+    turns = last.get("counts", {}).get("turns", 0)
+    return turns / (config["questions"] * config["samples"])
+
+
 async def resume_async(
     path: str | Path,
     *hooks: Hook,
@@ -180,10 +221,11 @@ async def resume_async(
             hook.note(left)
             return result_of(run, 0.0)
         hook.working(Progress("estimating", start))
-        planned = plan(read(None, {**run.config(), **changed}))
+        planned = as_recorded(read(None, {**run.config(), **changed}))
         config = planned.config
         hook = tracked(hook, config.track)
         check_instances(config, hosts or {})
+        check_places(planned)
         if "steps" in changed and config.steps < start:
             raise UserMistake(
                 f"steps={config.steps}: {run.path} has {start} steps already; take more, or begin"
@@ -211,8 +253,7 @@ async def resume_async(
         for name, host in team.hosts.items():
             if checkpoint is not None and host.learns:
                 await at_host(name, f"loading step {start}", host.load(checkpoint))
-        replies = len(rehearsed(planned, asked.train[0]))
-        session = Session(team, hook, asked, replies)
+        session = Session(team, hook, asked, replies_of(run))
         return await session.go(run, start, run.change(values_of(config, changed)))
     finally:
         if team is not None:
