@@ -111,7 +111,7 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     assert of(same, base) == {"a0": "a0", "a1": "a0", "a2": "a0"}
     assert of({**same, "home/a1": "trained"}, base) == {"a0": "a0", "a1": "a1", "a2": "a0"}
     seeds = {f"home/a{i}": "seed" for i in range(3)}
-    assert of(seeds) == {"a0": "a0", "a1": "a1", "a2": "a2"}  # trained whole, as ever
+    assert of(seeds) == {"a0": "a0", "a1": "a0", "a2": "a0"}  # trained whole: equal before that
     assert of(seeds, "hosts.home.learner=adapters") == {"a0": "a0", "a1": "a0", "a2": "a0"}
     persona = "agents={a0={}, a1={system='You doubt.'}, a2={system='You doubt.'}}"
     assert of(same, base, persona) == {"a0": "a0", "a1": "a1", "a2": "a1"}
@@ -288,7 +288,7 @@ def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path)
 @pytest.mark.parametrize("kl", [{"scoring": 0.3}, {"solution": 0.0, "evaluation": 0.2}, {}])
 def test_a_run_that_goes_on_has_the_kl_that_it_was_begun_with(kl: dict[str, float]) -> None:
     """A table of before stood for all roles."""
-    recorded = runs.resolved(["preset=stable"]).config.model_dump()
+    recorded = runs.planned(["preset=stable"]).config.model_dump()
     resumed = start.as_recorded(checked({**recorded, "kl": kl}))
     assert resumed.config.kl == resumed.method.kl == kl
     as_today = start.as_recorded(checked(recorded))
