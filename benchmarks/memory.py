@@ -20,8 +20,8 @@ from typing import Any
 
 from shapes import CONFIGS, arguments, show
 
-from comas.estimate import shape_of
 from comas.machine import return_large_blocks
+from comas.memory import size_of
 from comas.seams import AdapterSpec
 
 SHAPE: dict[str, Any] = {
@@ -48,7 +48,7 @@ def adapters_of(config: dict[str, Any]) -> tuple[int, int]:
     """Parameters of the base, and of one agent's adapter."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
-        shape = shape_of(folder, folder)
+        shape = size_of(folder, folder)
         return shape.parameters, AdapterSpec().rank * shape.ends(None)
 
 

@@ -14,8 +14,8 @@ import comas
 from comas import sandbox
 from comas.config.schema import read
 from comas.display import clean, discussion
-from comas.estimate import parameters
 from comas.machine import Memory
+from comas.memory import parameters
 from comas.models.sources import seed_models
 from comas.types import UserMistake
 from tests.support import runs

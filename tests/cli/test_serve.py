@@ -138,8 +138,8 @@ def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.Mon
         )
         assert said.usage is not None
         assert said.usage.completion_tokens > 0
-    described, weights = named_team(["team.toml"])
-    assert (list(described.config.agents), weights) == (["ann", "bob"], None)
+    described = named_team(["team.toml"])
+    assert (list(described.config.agents), described.checkpoint) == (["ann", "bob"], None)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ READ = [
     ["eval_top_p=1.0"],
     ['metrics=["rewards", "kl"]'],
     ['metrics=["quality"]'],
+    ["memory=8", "hosts.home.max_rows=4", "hosts.home.tokens_per_pass=512"],
 ]
 REFUSED = {
     "hosts.home.correction=token_mask": "hosts.home.correction: .*leave it out",
@@ -26,12 +27,14 @@ REFUSED = {
     "agents.a.alpha=9": "agents.a.alpha: .*scale lr instead",
     'metrics=["rewards", "./mine.py"]': "metrics: .*hook",
     "eval_top_p=0.5": "eval_top_p: .*eval_temperature",
+    "memory=8": "memory: .*tokens_per_pass and max_rows",
 }
 
 
 @pytest.mark.parametrize("pairs", READ, ids=" ".join)
 def test_values_that_meant_todays_behaviour_are_read(pairs: list[str]) -> None:
-    kept = [pair for pair in pairs if ".rank=" in pair]
+    of_today = (".rank=", ".max_rows=", ".tokens_per_pass=")
+    kept = [pair for pair in pairs if any(key in pair for key in of_today)]
     agent = ["agents.a.host=home"]
     assert read(None, [*agent, *pairs]) == read(None, [*agent, *kept])
 

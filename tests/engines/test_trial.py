@@ -16,8 +16,8 @@ from transformers import MptConfig
 
 from comas.engines.hf import trial
 from comas.engines.hf.trial import try_rows
-from comas.estimate import shape_of
 from comas.hosts.local import make_local_host
+from comas.memory import size_of
 from comas.models.loading import load_models
 from comas.models.sources import apart_up_to, positions_of
 from comas.seams import Request
@@ -225,7 +225,7 @@ def test_the_context_of_such_a_host_ends_there_and_says_so(
     assert len(said) == told
     assert all(f"hosts.near.context is {FIRST}, not {asked or 128}: base" in line for line in said)
     # the estimate of memory counts rows of that length
-    assert shape_of(str(folder), str(folder)).positions == FIRST
+    assert size_of(str(folder), str(folder)).positions == FIRST
 
 
 def test_other_bases_have_all_their_positions() -> None:

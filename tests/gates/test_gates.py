@@ -73,7 +73,7 @@ LAZY = {
     "installed.py": {"torch"},
     "machine.py": {"torch"},
     "models/gguf.py": {"transformers"},
-    "estimate.py": {"transformers"},
+    "memory.py": {"transformers"},
     "questions/sources.py": {"datasets"},
     "transports/ray.py": {"ray"},
     "trackers/sink.py": {"mlflow", "torch", "trackio", "wandb"},
@@ -93,10 +93,10 @@ WALLS = {
     "config": "engines game hosts learners models objective program seams storage sync types",
     "display": "evaluation hooks stats storage team types",
     "engines": "seams sync types",
-    "evaluation": "answers config estimate game hooks hosts machine models objective program questions"
+    "evaluation": "answers config game hooks hosts machine memory models objective program questions"
     " setups signals stats storage tasks team testing types",
     "export": "config evaluation learners models program stats storage types",
-    "estimate": "config engines hosts learners machine models types",
+    "memory": "config engines hosts learners machine models types",
     "game": "types",
     "hosts": "engines game learners machine models program seams sync types",
     "learners": "models objective seams types",
@@ -116,7 +116,7 @@ WALLS = {
     "tools": "sandbox types",
     "trackers": "hooks program storage types",
     "transports": "children hosts types",
-    "training": "config estimate evaluation game hooks machine monitors objective program questions seams"
+    "training": "config evaluation game hooks machine memory monitors objective program questions seams"
     " signals stats storage sync team testing trackers types",
 }
 """Room -> all that it sees of ours."""
@@ -270,7 +270,7 @@ HOST_TABLES = {"config/schema.py", "evaluation/spec.py"}
 
 def test_nobody_asks_what_kind_a_host_is() -> None:
     for path in FILES:
-        if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"estimate.py"}:
+        if path.relative_to(SOURCE).as_posix() not in HOST_TABLES | {"memory.py"}:
             assert not asks_for_kinds(TREES[path]), path
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import comas
-from comas.estimate import filled
 from comas.hooks import Hook
+from comas.memory import bounds
 from comas.storage.run import Run
 from comas.team.build import build_team
 from comas.testing import check_host
@@ -79,7 +79,7 @@ def test_the_same_bits_here_and_in_processes_with_files_of_ones_own(
 def test_the_contract_of_hosts(untaught: Path) -> None:
     hosts = {"home": {"base": str(untaught), "where": "process"}}
     resolved = runs.planned({"hosts": hosts, "lr": 1e-3, "threads": 1})
-    team = build_team(filled(resolved))
+    team = build_team(bounds(resolved))
     try:
         asyncio.run(asyncio.wait_for(check_host(team.hosts["home"], "a0"), DEADLINE))
     finally:

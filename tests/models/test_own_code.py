@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from comas.estimate import shape_of
 from comas.learners.precision import bfloat16_speed
+from comas.memory import size_of
 from comas.models.loading import load_models
 from comas.testing import tiny_model
 from comas.types import UserMistake
@@ -69,7 +69,7 @@ def test_no_command_runs_the_code_of_a_model_that_is_not_trusted(
 
 def test_sizes_are_read_without_the_code_of_a_model_that_is_not_trusted(own: Path) -> None:
     with pytest.raises(ValueError, match="custom code"):
-        shape_of(str(own), str(own))
+        size_of(str(own), str(own))
     assert bfloat16_speed(str(own)) == 1.0
     assert not has_run(own)
 
@@ -89,7 +89,7 @@ def test_a_tokenizer_of_its_own_is_refused_as_well(tmp_path: Path, own: Path) ->
 def test_code_of_a_trusted_model_runs_unasked(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr("builtins.input", lambda *a: asked.append(a) or "n")
-    assert shape_of(str(own), str(own), trust_remote_code=True).layers > 0
+    assert size_of(str(own), str(own), trust_remote_code=True).layers > 0
     assert bfloat16_speed(str(own), trust_remote_code=True) > 0
     models, _, _ = load_models({"p": str(own)}, trust_remote_code=True)
     assert type(models["p"]).__name__ == "OwnModel"

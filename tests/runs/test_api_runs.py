@@ -17,11 +17,11 @@ import pytest
 import tomli_w
 
 import comas
-from comas.estimate import fit
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load
 from comas.hooks import Hook
+from comas.memory import memory_plan
 from comas.sync import run_sync
 from comas.team import spending
 from comas.training.start import resume_async
@@ -275,8 +275,8 @@ def test_estimates_leave_others_models_out(mixed: Any) -> None:
     _, keys = mixed()
     alone = {**keys, "agents": {k: v for k, v in keys["agents"].items() if k != "judge"}}
     found, without = (runs.planned(k) for k in (keys, alone))
-    assert fit(found)[1].checkpoint == fit(without)[1].checkpoint
-    assert [host.name for host in fit(found)[1].hosts] == ["home"]
+    assert memory_plan(found).checkpoint == memory_plan(without).checkpoint
+    assert [host.name for host in memory_plan(found).hosts] == ["home"]
     with pytest.raises(UserMistake, match="no agent can learn"):
         comas.train(**{**keys, "agents": {"judge": {"host": "judge"}}})
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import comas
-from comas import estimate
+from comas import memory
 from comas.config.schema import checked, read
 from comas.evaluation import systems
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
@@ -155,11 +155,11 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_it_took(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
     assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 0
-    memory, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
-    assert re.match(r"memory: \d\.\d GB at the peak, measured with \d+ discussions and ", memory)
-    assert memory.endswith("10.0 GB free on the CPU")
+    peak, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
+    assert re.match(r"memory: \d\.\d GB at the peak, measured with \d+ discussions and ", peak)
+    assert peak.endswith("10.0 GB free on the CPU")
     assert re.match(r"time:   about .* per step \(sampling \d+%, learning \d+%, replies of ", hours)
     assert hours.endswith(" for 10 steps, measuring not counted")
     assert disk.startswith("disk:   0.00 GB per checkpoint, at most 4 at once in ")
@@ -207,12 +207,12 @@ def test_a_dry_run_of_which_no_discussion_ends_is_refused_as_training_would(
 def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10**6, 10**9))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**9))
     monkeypatch.setattr(dry_run, "build_team", lambda *_: pytest.fail("loaded"))
     assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 2
     out, err = capsys.readouterr()
     assert not out
-    assert err.splitlines()[-1].startswith("error: the run does not fit into memory: about 0.")
+    assert err.splitlines()[-1].startswith("error: the run does not fit into memory: weights, ")
 
 
 @pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "train"])
@@ -224,7 +224,7 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(estimate, "fitted", lambda *_: pytest.fail("estimated"))
+    monkeypatch.setattr(memory, "bounds_of_new", lambda *_: pytest.fail("estimated"))
     keys = ["task=gsm8k", "data=nowhere", *keys_of(untaught)]
     assert run(["train", *dry, *keys], monkeypatch) == 2
     mistake = (
@@ -251,7 +251,7 @@ def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
-    for module in (estimate, dry_run, systems):
+    for module in (memory, dry_run, systems):
         for loading in {"fitted", "filled", "build_team"} & {*vars(module)}:
             monkeypatch.setattr(module, loading, lambda *_, **__: pytest.fail("loaded"))
     assert run([*words, "where=ray"], monkeypatch) == 2

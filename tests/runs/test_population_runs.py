@@ -17,10 +17,10 @@ import comas
 from comas.config.plan import plan
 from comas.config.schema import read
 from comas.engines.stacked import StackedEngine
-from comas.estimate import fit
 from comas.hooks import Hook
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
+from comas.memory import memory_plan
 from comas.storage.run import Run
 from comas.testing import tiny_model
 from tests.support.apart import ApartForCausalLM
@@ -528,7 +528,7 @@ def test_models_that_cannot_be_sampled_or_adapted_are_one_line(
 
 
 def test_room_on_disk_is_counted_in_adapters(whole: Run, tiny: Path, paid: dict[str, Any]) -> None:
-    needed = fit(plan(read(whole.path / "config.toml")))[1].checkpoint
+    needed = memory_plan(plan(read(whole.path / "config.toml"))).checkpoint
     files = [
         f
         for p in "abc"

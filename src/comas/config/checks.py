@@ -1,7 +1,7 @@
 """Whether a plan can be trained, as far as that is known before a model is loaded.
 
 Leaves out: what a config's tables say of each other (`config.schema`), what a machine has room for
-(`estimate`), games that refuse their team when they are played (`config.rehearsal`).
+(`comas.memory`), games that refuse their team when they are played (`config.rehearsal`).
 """
 
 from __future__ import annotations

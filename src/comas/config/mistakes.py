@@ -114,6 +114,14 @@ def _any(*_: Any) -> bool:
     return True
 
 
+def _has_bounds(host: Any) -> bool:
+    """Whether the table of a host bounds its memory itself, as those of runs do."""
+    if not isinstance(host, Mapping):
+        return False
+    keys = cast("Mapping[str, Any]", host).keys()
+    return "api" in keys or {"tokens_per_pass", "max_rows"} <= keys
+
+
 FORMER = {
     "ahead": Former(
         _only(0),
@@ -147,6 +155,11 @@ FORMER = {
         lambda value, _: not any(str(name).endswith(".py") for name in value or ()),
         "every run has all metrics: leave it out, and compute one of your own in a hook's `step`"
         " (docs/extending.md)",
+    ),
+    "memory": Former(
+        lambda _, table: all(map(_has_bounds, dict(table.get("hosts") or {"home": {}}).values())),
+        "what is free is measured: leave it out, and set hosts.<name>.tokens_per_pass and max_rows"
+        " to take less",
     ),
     "eval_top_p": Former(
         _only(1),

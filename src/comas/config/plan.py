@@ -4,7 +4,7 @@ of its memory. From top to bottom: the plan, its layers of defaults, hosts, lear
 A key has the value of the first layer that says something of it: the user, the preset, the method,
 the task's recipe, the recipe of the tiny models, and what is ours. Leaves out: reading
 (`config.schema`), finding plug-ins (`config.plugins`), policies (`config.policies`), what a machine
-has room for (`estimate`), loading and building (`team.build`).
+has room for (`comas.memory`), loading and building (`team.build`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Plan:
     """What a run or an evaluation is, and what its names stand for."""
 
     config: Config
-    """Every default written out; bounds of memory as far as they are known (`estimate.fit`)."""
+    """Every default written out; bounds of memory as far as they are known (`comas.memory`)."""
     method: Method
     """With its options, credit and loss as the config sets them."""
     task: Task

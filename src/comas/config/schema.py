@@ -231,10 +231,6 @@ class Config(_Table):
     """The sandbox of programs that models write; none runs them without walls."""
     threads: int | None = Field(None, ge=1, le=4096)
     """Threads of torch; None is one per CPU that this process may use."""
-    memory: float | None = Field(None, gt=0, le=1_000_000)
-    """GB (of 10**9 bytes) that the run may take of each device that it uses; None is what is free
-    when it starts.
-    """
     options: dict[str, Any] = {}
     credit: Annotated[dict[str, Any], Key.TRAINING] = {}
     loss: Annotated[dict[str, Any], Key.TRAINING] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from comas.config.plan import Plan, plan
 from comas.config.schema import read
 from comas.config.systems import found_at, is_run, system_plan
-from comas.estimate import filled
+from comas.memory import bounds
 from comas.models.sources import team_file
 from comas.team.build import Note, Team, assemble, build_team
 from comas.types import Host
@@ -37,12 +37,12 @@ def load(
 
 def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
     """A team that will not be trained, with as many rows at once as memory allows."""
-    return build_team(filled(planned), hosts=hosts)
+    return build_team(bounds(planned), hosts=hosts)
 
 
 async def greeted(planned: Plan, note: Note) -> Team:
     """The same, whose hosts behind an API have answered first."""
-    return await assemble(filled(planned), note)
+    return await assemble(bounds(planned), note)
 
 
 def named(name: str, pairs: Sequence[str] = (), of_a_base: Sequence[str] = ()) -> Plan:

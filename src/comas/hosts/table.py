@@ -124,15 +124,15 @@ class LocalTable(HostTable):
     thinking: Annotated[bool | None, Key.OF_WEIGHTS] = None
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)
-    """Rows decoded at once; None is MAX_ROWS for seed models, otherwise what fits (`estimate`)."""
+    """Rows decoded at once; None is MAX_ROWS for tiny models, otherwise what fits (`memory`)."""
     tokens_per_pass: Annotated[int | None, Key.BOUNDS] = Field(None, ge=64)
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else. None is
-    TOKENS_PER_PASS for seed models, otherwise what fits (`estimate`), on a CPU no more than needed
-    to be quick.
+    TOKENS_PER_PASS for tiny models, otherwise what fits (`memory`), on a CPU no more than needed to
+    be quick.
     """
     checkpointing: Annotated[bool | None, Key.BOUNDS] = None
     """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
-    otherwise only where passes do not fit without (`estimate`).
+    otherwise only where passes do not fit without (`memory`).
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import filelock
 
-from comas import estimate
+from comas import memory
 from comas.questions.checked import of_run
 from comas.storage import files
 from comas.studies.cells import (
@@ -152,7 +152,7 @@ class Study:
             plan = setting.plan
             with naming(f"{self.file}: setting {setting.name}"):
                 of_run(plan.config, plan.task, note=lambda _: None)
-                estimate.fitted(plan, note=lambda _: None)
+                memory.bounds_of_new(plan, note=lambda _: None)
 
     def run(
         self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None

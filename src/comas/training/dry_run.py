@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comas import estimate
+from comas import memory
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
 from comas.game.play import Scene, play_all
@@ -81,17 +81,18 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
-    estimated = "; ".join(map(ready.fit.compared, ready.fit.memory)) or "no host has weights here"
-    checkpoint = ready.fit.checkpoint
+    planned = memory.memory_plan(ready.plan)
+    estimated = "; ".join(map(planned.compared, planned.memory)) or "no host has weights here"
+    checkpoint = planned.checkpoint
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
-    out_folder, free = estimate.free_disk(config.out)
+    out_folder, free = memory.free_disk(config.out)
     lines = (
         f"memory: {peak / 1e9:.1f} GB at the peak, measured with {len(pace.episodes)} discussions"
         f" and {learnt:,} tokens to learn from; {estimated}",
         f"time:   about {spoken(step)} per step (sampling {sampling / step:.0%}, learning"
         f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens),"
         f" {spoken(step * config.steps)} for {config.steps} steps, measuring not counted",
-        f"disk:   {size} per checkpoint, at most {estimate.KEPT_CHECKPOINTS} at once in"
+        f"disk:   {size} per checkpoint, at most {memory.KEPT_CHECKPOINTS} at once in"
         f" {out_folder}, {free / 1e9:.1f} GB free",
     )
     data = {

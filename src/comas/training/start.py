@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from comas import estimate
+from comas import memory
 from comas.config.checks import check_room, check_training, unused_max_tokens
 from comas.config.plan import Plan, plan
 from comas.config.plugins import check_trackers, load_builder
@@ -41,7 +41,6 @@ class Prepared:
     asked: RunQuestions
     replies: int
     """Of one discussion, as far as it can be rehearsed."""
-    fit: estimate.Fit
 
 
 def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
@@ -61,8 +60,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
     for hint in filter(None, hints):
         note(hint)
-    planned, fit = estimate.fitted(planned, note)
-    return Prepared(planned, asked, len(turns), fit)
+    return Prepared(memory.bounds_of_new(planned, note), asked, len(turns))
 
 
 def rehearsed(planned: Plan, question: Question) -> Sequence[Turn]:
@@ -237,7 +235,7 @@ async def resume_async(
                 f" (schedule={config.schedule}); begin anew with the longer schedule"
             )
         asked = of_run(config, planned.task, hook.note)
-        planned = estimate.filled(planned)
+        planned = memory.bounds(planned)
         hook.working(Progress("loading", start))
         checkpoint = run.checkpoint_of(start) if run.marker() is not None else None
         accounts = {**spending.kept_in(checkpoint, config), **run.spent()}

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from comas import estimate, machine
-from comas.config.schema import read
+from comas import machine, memory
+from comas.config.plan import Plan
 from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
 from comas.machine import Memory
@@ -42,6 +42,7 @@ class Proportional:
 
     kept = KEPT
     trained = 1000
+    gpu = False
 
     def learning(self, tokens: int, recomputing: bool) -> int:
         return PER_TOKEN * max(ROW_TOKENS, tokens) // (10 if recomputing else 1)
@@ -53,13 +54,19 @@ class Proportional:
 @pytest.fixture
 def proportional(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], None]:
     """The host of closed forms on a machine with so many GB free."""
-    monkeypatch.setattr(estimate, "load_of", lambda *_: Proportional())
+    monkeypatch.setattr(memory, "need_of", lambda *_: Proportional())
 
     def free(gigabytes: float | None) -> None:
         known = None if gigabytes is None else int(gigabytes * 1e9)
-        monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(known, known))
+        monkeypatch.setattr(memory, "memory_of", lambda _: Memory(known, known))
 
     return free
+
+
+def fit(plan: Plan) -> tuple[Plan, memory.MemoryPlan]:
+    """The plan with its bounds, and what it takes."""
+    found = memory.memory_plan(plan)
+    return memory.with_bounds(plan, found), found
 
 
 def resolved(folder: Path | str, *keys: str) -> Any:
@@ -142,7 +149,7 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     free: float, proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
     proportional(free)
-    fitted, found = estimate.fit(resolved(untaught))
+    fitted, found = fit(resolved(untaught))
     host = fitted.config.hosts["home"]
     room = 0.5e9 * free - KEPT
     recomputing = room < PER_TOKEN * ROW_TOKENS
@@ -154,25 +161,26 @@ def test_defaults_are_the_largest_powers_of_two_with_which_the_host_takes_half_o
     chosen = {"tokens_per_pass": tokens, "max_rows": rows}
     assert host.checkpointing is recomputing
     assert found.hosts[0].chosen == chosen | ({"checkpointing": True} if recomputing else {})
-    assert found.hosts[0].peak == KEPT + max(
+    assert found.taken("cpu") == KEPT + max(
         Proportional().learning(tokens, recomputing), PER_ROW * rows
     )
 
 
-def test_what_is_set_stays_and_an_allowance_counts_instead_of_what_is_free(
+def test_what_is_set_stays_and_what_is_chosen_is_told(
     proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
     proportional(7.0)
-    fitted, found = estimate.fit(resolved(untaught, "hosts.home.max_rows=40"))
+    fitted, found = fit(resolved(untaught, "hosts.home.max_rows=40"))
     config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 40)
     assert found.hosts[0].chosen == {"tokens_per_pass": 1024}
-    fitted, found = estimate.fit(resolved(untaught, "memory=4"))  # 3.6 GB of it
+    proportional(5.2)
+    fitted, found = fit(resolved(untaught))
     config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 16)
     (note,) = found.notes()
     assert note == (
-        "memory: about 2.6 GB at the peak, 4.0 GB free on the CPU; so"
+        "memory: about 2.6 GB at the peak, 5.2 GB free on the CPU; so"
         " hosts.home.tokens_per_pass=1024, hosts.home.max_rows=16"
     )
 
@@ -182,24 +190,23 @@ def test_hosts_on_one_device_share_it(
 ) -> None:
     proportional(14.0)
     keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
-    fitted, found = estimate.fit(runs.planned([*keys, "agents=2", "lr=1e-3"]))
+    fitted, found = fit(runs.planned([*keys, "agents=2", "lr=1e-3"]))
     config = fitted.config
     # 14 / 2 / 2 - 1 GB each
     assert {(h.tokens_per_pass, h.max_rows) for h in config.hosts.values()} == {(1024, 16)}
-    assert [host.peak for host in found.hosts] == 2 * [KEPT + 16 * PER_ROW]
-    assert found.share("cpu") == pytest.approx(2 * (KEPT + 16 * PER_ROW) / 14e9)
+    assert found.taken("cpu") == 2 * (KEPT + 16 * PER_ROW)
 
 
 def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and_told(
     proportional: Callable[[float | None], None], untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proportional(None)
-    fitted, found = estimate.fit(resolved(untaught))
+    fitted, found = fit(resolved(untaught))
     config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 64)
-    assert found.share("cpu") == 0
-    monkeypatch.setattr(estimate, "load_of", lambda *_: "it has a shape of its own")
-    fitted, found = estimate.fit(resolved(untaught, "hosts.home.max_rows=5"))
+    found.check()
+    monkeypatch.setattr(memory, "need_of", lambda *_: "it has a shape of its own")
+    fitted, found = fit(resolved(untaught, "hosts.home.max_rows=5"))
     config = fitted.config
     assert (config.hosts["home"].tokens_per_pass, config.hosts["home"].max_rows) == (1024, 5)
     assert list(found.notes()) == [
@@ -212,17 +219,17 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
 def test_seed_models_get_the_same_on_every_machine(
     free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
     given = runs.planned()
     assert (given.config.hosts["home"].tokens_per_pass, given.config.hosts["home"].max_rows) == (
         8192,
         512,
     )
-    fitted, found = estimate.fit(given)
+    fitted, found = fit(given)
     config = fitted.config
     assert config.hosts == given.config.hosts
-    assert (found.share("cpu") > 1) == (free < 1)
-    assert not list(found.notes())
+    assert (found.taken("cpu") > free * 1e9) == (free < 1)
+    assert len(list(found.notes())) == (free < 1)  # passes may not fit
 
 
 # --- the dtype of passes on a CPU
@@ -235,20 +242,17 @@ def test_large_models_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     tried: list[int] = []
     monkeypatch.setattr(products, "bfloat16_speed", lambda *_: tried.append(1) or speed)
     notes: list[str] = []
-    assert estimate.with_dtypes(resolved(untaught), notes.append).config.hosts["home"].dtype == (
+    assert memory.with_dtypes(resolved(untaught), notes.append).config.hosts["home"].dtype == (
         "auto"
     )
     monkeypatch.setattr(products, "LARGE", 1)
-    config = estimate.with_dtypes(resolved(untaught), notes.append).config
+    config = memory.with_dtypes(resolved(untaught), notes.append).config
     assert config.hosts["home"].dtype == wanted
     assert len(tried) == 1
     told = ["hosts.home.dtype=bfloat16: this processor multiplies it"] * (wanted == "bfloat16")
     assert [note.partition(" it ")[0] + " it" for note in notes] == told
     settled = resolved(untaught, "hosts.home.dtype=float32")
-    assert estimate.with_dtypes(settled, notes.append).config == settled.config
-    seeds = runs.planned()
-    assert estimate.with_dtypes(seeds, notes.append).config == seeds.config
-    assert len(tried) == 1
+    assert memory.with_dtypes(settled, notes.append).config == settled.config
 
 
 def test_a_frozen_host_takes_bfloat16_as_learning_ones_do(
@@ -257,7 +261,7 @@ def test_a_frozen_host_takes_bfloat16_as_learning_ones_do(
     monkeypatch.setattr(products, "LARGE", 1)
     monkeypatch.setattr(products, "bfloat16_speed", lambda *_: 4.0)
     frozen = resolved(untaught, "agents.a0.frozen=true")
-    assert estimate.with_dtypes(frozen, print).config.hosts["home"].dtype == "bfloat16"
+    assert memory.with_dtypes(frozen, print).config.hosts["home"].dtype == "bfloat16"
 
 
 def test_the_speed_of_bfloat16_is_measured_on_this_processor(untaught: Path) -> None:
@@ -267,9 +271,13 @@ def test_the_speed_of_bfloat16_is_measured_on_this_processor(untaught: Path) -> 
 # --- refused, warned of
 
 
-def test_a_run_that_cannot_fit_is_refused_with_the_keys_that_help(
+def test_a_run_whose_weights_do_not_fit_is_refused_and_large_passes_are_told(
     proportional: Callable[[float | None], None], untaught: Path
 ) -> None:
+    proportional(0.9)
+    _, found = fit(resolved(untaught))
+    with pytest.raises(UserMistake, match=r"does not fit into memory: weights.*take 1\.0 GB"):
+        found.check()
     for free, keys in [
         (7.0, ["hosts.home.tokens_per_pass=8192"]),
         (7.0, ["hosts.home.max_rows=256"]),
@@ -277,10 +285,11 @@ def test_a_run_that_cannot_fit_is_refused_with_the_keys_that_help(
         (1.02, []),
     ]:
         proportional(free)
-        _, found = estimate.fit(resolved(untaught, *keys))
-        with pytest.raises(UserMistake, match="the run does not fit into memory: about ") as error:
-            found.check()
-        assert "alone take 1.0 GB: lower tokens_per_pass, max_rows or context" in str(error.value)
+        _, found = fit(resolved(untaught, *keys))
+        found.check()
+        *_, note = found.notes()
+        assert note.startswith("memory: passes may not fit: about ")
+        assert "lower tokens_per_pass, max_rows or context" in note
 
 
 def test_training_refuses_before_anything_is_written(
@@ -289,7 +298,7 @@ def test_training_refuses_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10**6, 10**6))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**6))
     keys = [
         f"hosts.home.base={untaught}",
         "lr=1e-3",
@@ -300,14 +309,14 @@ def test_training_refuses_before_anything_is_written(
     ]
     assert run(["train", *keys], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: the run does not fit into memory: about 0.")
+    assert line.startswith("error: the run does not fit into memory: weights, adapters")
     assert not (tmp_path / "r").exists()
 
 
 def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is(
     untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10**12, 10**12))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**12, 10**12))
     keys = {"agents": 2, "steps": 2, "threads": 1}
     whole = run_of(tmp_path / "whole", untaught, **keys)
     home = whole.config()["hosts"]["home"]
@@ -317,7 +326,7 @@ def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is(
     file = tmp_path / "cut" / "config.toml"
     file.write_text(file.read_text().replace("steps = 1", "steps = 2"))
     kept = Run(tmp_path / "cut").config()
-    monkeypatch.setattr(estimate, "memory_of", lambda _: Memory(10**6, 10**6))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**6))
     run_sync(resume_async(tmp_path / "cut"))
     assert Run(tmp_path / "cut").config() == kept
     assert essence(Run(tmp_path / "cut")) == essence(whole)
@@ -345,8 +354,8 @@ COUNTED = {
 def test_the_formula_is_near_what_was_counted(
     name: str, learner: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "SCATTERED", 0.0)
-    monkeypatch.setattr(estimate, "QUESTION", 512 - 3 * 40)
+    monkeypatch.setattr(memory, "SCATTERED", 0.0)
+    monkeypatch.setattr(memory, "QUESTION", 512 - 3 * 40)
     family, width, inner, layers, heads, keys, vocabulary, size = SHAPES[name]
     AutoConfig.for_model(
         family,
@@ -364,34 +373,34 @@ def test_the_formula_is_near_what_was_counted(
         "agents=1",
         "max_tokens=40",
     ]
-    load = estimate.load_of(resolved(tmp_path, "task=sums", *given), "home")
-    assert isinstance(load, estimate.Load)
-    assert load.shape.parameters == pytest.approx(size, rel=0.001)
-    gradients = 4 * load.shape.parameters if learner == "full" else 0
+    load = memory.need_of(resolved(tmp_path, "task=sums", *given), "home")
+    assert isinstance(load, memory.HostNeed)
+    assert load.size.parameters == pytest.approx(size, rel=0.001)
+    gradients = 4 * load.size.parameters if learner == "full" else 0
     kept, recomputed = COUNTED[name, learner, dtype]
     assert (load.learning(1024, False) - gradients) / 1e6 == pytest.approx(kept, rel=0.08)
     assert (load.learning(1024, True) - gradients) / 1e6 == pytest.approx(recomputed, rel=0.2)
 
 
 def test_a_row_that_is_longer_than_a_pass_is_counted_whole(untaught: Path) -> None:
-    load = estimate.load_of(resolved(untaught), "home")
-    assert isinstance(load, estimate.Load)
+    load = memory.need_of(resolved(untaught), "home")
+    assert isinstance(load, memory.HostNeed)
     assert load.learning(64, False) == load.learning(load.longest, False)
     assert load.learning(2 * load.longest, False) > 1.5 * load.learning(64, False)
 
 
 def test_all_agents_of_a_host_are_measured_at_once(untaught: Path) -> None:
     keys = ["agents=3", "questions=2", "test_questions=50", "eval_every=0", "task=pick"]
-    load = estimate.load_of(resolved(untaught, *keys), "home")
-    assert isinstance(load, estimate.Load)
+    load = memory.need_of(resolved(untaught, *keys), "home")
+    assert isinstance(load, memory.HostNeed)
     assert load.asked == 150
     assert load.sampling(150) == load.sampling(500)
 
 
 def test_a_base_that_is_not_here_is_not_known() -> None:
     away = runs.planned(["hosts.home.base=nobody/nothing", "lr=1"])
-    assert estimate.load_of(away, "home") == "nobody/nothing is not on this disk"
-    assert estimate.fit(away)[1].checkpoint is None
+    assert memory.need_of(away, "home") == "nobody/nothing is not on this disk"
+    assert memory.memory_plan(away).checkpoint is None
 
 
 @pytest.mark.parametrize(
@@ -411,14 +420,8 @@ def test_weights_that_are_none_have_no_known_size_and_loading_says_why(
 ) -> None:
     folder = shutil.copytree(untaught, tmp_path / "base")
     (folder / "model.safetensors").write_bytes(weights)
-    assert estimate.parameters(str(folder)) is None
-    estimate.fitted(resolved(folder), lambda _: None)  # as training does before it loads
-
-
-@pytest.mark.parametrize("memory", ["16e9", "1e300"])
-def test_memory_is_in_gb_and_bytes_are_refused(memory: str) -> None:
-    with pytest.raises(UserMistake, match="memory"):
-        read(None, [f"memory={memory}"])
+    assert memory.parameters(str(folder)) is None
+    memory.bounds_of_new(resolved(folder), lambda _: None)  # as training does before it loads
 
 
 def test_what_is_kept_adds_up(tmp_path: Path) -> None:
@@ -428,9 +431,9 @@ def test_what_is_kept_adds_up(tmp_path: Path) -> None:
     linear = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)][:-1]
     adapter = sum(8 * (m.in_features + m.out_features) for m in linear)
 
-    def load(*keys: str) -> estimate.Load:
-        found = estimate.load_of(resolved(folder, *keys), "home")
-        assert isinstance(found, estimate.Load)
+    def load(*keys: str) -> memory.HostNeed:
+        found = memory.need_of(resolved(folder, *keys), "home")
+        assert isinstance(found, memory.HostNeed)
         return found
 
     # weights, moments, the reference and what is packed

@@ -1,9 +1,10 @@
-"""Whether a run fits into memory and onto the disk, by a closed formula of what its config.json
-files say; and the defaults of `tokens_per_pass`, `max_rows` and `checkpointing` with which it does.
+"""The memory of a run: what its hosts keep, the bounds of their passes, whether it fits at all.
 
-Defaults are powers of two, so that a little more or less free memory does not change them. What a
-pass takes in fact is measured by a dry run (`training.dry_run`). Leaves out: time; engines that
-take a share of a GPU for themselves (`engines.vllm`).
+What weights, adapters and optimizers take follows from config.json files; a run whose device cannot
+hold them is refused before it loads. The bounds of a pass follow from a formula; where there is no
+memory left all the same, they are halved once (`hosts.local`, `learners.step`). A dry run measures
+what a pass takes in fact (`training.dry_run`). Leaves out: time; engines that take a share of a GPU
+for themselves (`engines.vllm`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from comas.models.loading import place_of
 from comas.models.sources import apart_up_to, config_folder, positions_of
 from comas.types import UserMistake
 
-SHARES = {"cpu": 0.5, "gpu": 0.8, "allowed": 0.9}
-"""Of the usable memory, what defaults aim at: the formula is off by a tenth, and a CPU's memory is
-for others too. `allowed` is of what the config's `memory` says.
+SHARES = {"cpu": 0.5, "gpu": 0.8}
+"""Of the usable memory, what bounds aim at: the formula is off by a tenth, and a CPU's memory is
+for others too.
 """
 MOST = {
     # SmolLM2-135M learnt 195, 223, 230 and 231 tokens per processor second in passes of 256, 512,
@@ -37,7 +38,7 @@ MOST = {
     "cpu": {"tokens_per_pass": 1024, "max_rows": 64},
     "gpu": {"tokens_per_pass": TOKENS_PER_PASS, "max_rows": MAX_ROWS},
 }
-"""The values from which open keys are halved; those of a CPU also where nothing is known."""
+"""The bounds from which open ones are halved; those of a CPU also where nothing is known."""
 LEAST = {"tokens_per_pass": 256, "max_rows": 1}
 """A pass of fewer tokens is hardly smaller: it takes one row at least."""
 QUESTION = 512
@@ -51,7 +52,7 @@ KEPT_CHECKPOINTS = 4
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelSize:
     """What a config.json says of a model."""
 
     parameters: int
@@ -84,7 +85,7 @@ class Shape:
         return self.layers * sum(changed or sizes.values())
 
 
-def shape_of(model: str, folder: str, trust_remote_code: bool = False) -> Shape:
+def size_of(model: str, folder: str, trust_remote_code: bool = False) -> ModelSize:
     """Read the config.json in `folder` of the model at this place; ValueError or another error
     where it does not name these sizes.
     """
@@ -102,7 +103,7 @@ def shape_of(model: str, folder: str, trust_remote_code: bool = False) -> Shape:
     vocabulary = int(text.vocab_size)
     block = 2 * width * (head * heads + keys + 1) + 3 * width * inner * experts
     tables = 1 if text.tie_word_embeddings else 2
-    return Shape(
+    return ModelSize(
         parameters(model) or layers * block + (tables * vocabulary + 1) * width,
         vocabulary,
         width,
@@ -138,10 +139,10 @@ def parameters(base: str) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """What a host holds and is asked to do, in bytes of the largest of its models."""
+class HostNeed:
+    """What a host keeps, and what its passes take: bytes, by the largest of its models."""
 
-    shape: Shape
+    size: ModelSize
     kept: int
     """Bytes of weights, adapters, optimizers and copies."""
     trained: int
@@ -157,7 +158,6 @@ class Load:
     beside: int
     """Policies that learn side by side, on threads of their own; 0 where none learns."""
     gpu: bool
-    scattered: float
 
     def learning(self, tokens: int, recomputing: bool) -> int:
         """Bytes of a forward and backward pass of so many padded tokens, gradients included.
@@ -168,7 +168,7 @@ class Load:
         """
         from comas.learners.logprobs import LOGITS
 
-        s = self.shape
+        s = self.size
         half = self.number == 2
         # one row at least; norms are made in float32
         padded = max(1, tokens // self.longest) * self.longest
@@ -183,7 +183,7 @@ class Load:
         else:
             all_blocks = one_block * s.layers + head
         gradients = 4 * s.parameters if self.whole else 0
-        return int(all_blocks * (1 + self.scattered) + gradients) * self.beside
+        return int(all_blocks * (1 + (0.0 if self.gpu else SCATTERED)) + gradients) * self.beside
 
     def sampling(self, rows: int) -> int:
         """Bytes of the keys and values of so many rows at full length, of one attention over them,
@@ -192,7 +192,7 @@ class Load:
         from comas.engines.hf.lanes import PREFILL
         from comas.engines.sampling import drawing_bytes
 
-        s = self.shape
+        s = self.size
         rows = min(rows, self.asked)
         tokens = rows * self.longest
         cache = 2 * tokens * (s.layers * s.keys + s.queries)
@@ -200,7 +200,7 @@ class Load:
         return self.number * (cache + prompts) + drawing_bytes(s.vocabulary, rows, self.gpu)
 
 
-def load_of(plan: Plan, name: str) -> Load | str:
+def need_of(plan: Plan, name: str) -> HostNeed | str:
     """Work out what a host with weights here holds and is asked for; a text says why that fails."""
     from comas.engines.hf import LARGEST
     from comas.learners.whole import SMALL
@@ -212,22 +212,22 @@ def load_of(plan: Plan, name: str) -> Load | str:
     adapting = weights.adapting(host.learner if plan.learns else None)
     if adapting:  # says what training would say of bases that differ
         model_below(plan, name, weights)
-    shapes: list[Shape] = []
+    sizes: list[ModelSize] = []
     for model in weights.models():
         folder = config_folder(model)
         if folder is None:
             return f"{model} is not on this disk"
         try:
-            shapes.append(shape_of(model, folder, host.trust_remote_code))
+            sizes.append(size_of(model, folder, host.trust_remote_code))
         except Exception as error:  # noqa: BLE001 - whatever a family of its own has in its config
             return f"{type(error).__name__} in {folder}"
     torch_device, dtype = place_of(host.device, host.dtype)
     gpu = torch_device.type != "cpu"
     number = dtype.itemsize
     half = number == 2
-    largest = max(shapes, key=lambda shape: shape.parameters)
-    pairs = zip(shapes, policies, strict=True)
-    learning = [shape for shape, policy in pairs if plan.learns and policy.learns]
+    largest = max(sizes, key=lambda size: size.parameters)
+    pairs = zip(sizes, policies, strict=True)
+    learning = [size for size, policy in pairs if plan.learns and policy.learns]
     # an engine has packed weights on a CPU, and vLLM its own
     copied = host.engine == "vllm" or not (gpu or largest.parameters > LARGEST)
     refers = plan.learns and plan.method.refers
@@ -242,8 +242,8 @@ def load_of(plan: Plan, name: str) -> Load | str:
         trained = sum(rank * end for rank, end in zip(ranks, ends, strict=True))
         beside = min(1, len(learning))
     else:
-        total = trained = sum(shape.parameters for shape in shapes)
-        kept = 4 * total + 8 * sum(shape.parameters for shape in learning)
+        total = trained = sum(size.parameters for size in sizes)
+        kept = 4 * total + 8 * sum(size.parameters for size in learning)
         kept += number * total * (refers + half + copied)
         small = not gpu and largest.parameters < SMALL
         beside = len(learning)
@@ -254,8 +254,8 @@ def load_of(plan: Plan, name: str) -> Load | str:
     played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
     agents_here = sum(agent.host == name for agent in config.agents.values())
-    return Load(
-        shape=largest,
+    return HostNeed(
+        size=largest,
         kept=kept,
         trained=trained,
         longest=min(host.context or largest.positions, longest),
@@ -264,7 +264,6 @@ def load_of(plan: Plan, name: str) -> Load | str:
         whole=not adapting,
         beside=beside,
         gpu=gpu,
-        scattered=0.0 if gpu else SCATTERED,
     )
 
 
@@ -273,41 +272,41 @@ def device_of(host: HostConfig) -> str:
     return str(place_of(host.device, host.dtype)[0])
 
 
-def _with_weights(plan: Plan) -> dict[str, HostConfig]:
+def with_weights(plan: Plan) -> dict[str, HostConfig]:
     """The hosts that load models."""
     hosts = plan.config.hosts.items()
     return {name: host for name, host in hosts if host.here and plan.at(name)}
 
 
 @dataclass(frozen=True)
-class HostFit:
-    """What one host with weights takes, in bytes."""
+class HostMemory:
+    """What one host takes, in bytes, and the bounds of its passes."""
 
     name: str
     device: str
     kept: int = 0
-    learning: int = 0
-    sampling: int = 0
+    """Weights, adapters and optimizers."""
+    passes: int = 0
+    """The largest pass: a host learns or samples."""
     trained: int = 0
     """Parameters that a checkpoint holds."""
     unknown: str = ""
     """Why these are not known."""
     chosen: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Keys that had no value, and what they were given."""
+    """Bounds that had no value, and what they were given."""
 
-    @property
-    def peak(self) -> int:
-        """Bytes at the peak: a host learns or samples."""
-        return self.kept + max(self.learning, self.sampling)
+
+def _spoken(device: str) -> str:
+    return "the CPU" if device == "cpu" else device
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A run's hosts against the memory of the devices that they are on."""
+class MemoryPlan:
+    """A plan's hosts against the memory of the devices that they are on."""
 
-    hosts: Sequence[HostFit]
+    hosts: Sequence[HostMemory]
     memory: Mapping[str, Memory]
-    """Device -> what it can give now, or what the config allows."""
+    """Device -> what it can give now."""
 
     @property
     def checkpoint(self) -> int | None:
@@ -317,21 +316,14 @@ class Fit:
         all_known = not any(host.unknown for host in self.hosts)
         return 12 * sum(host.trained for host in self.hosts) if all_known else None
 
-    def on(self, device: str) -> list[HostFit]:
-        """The hosts on a device whose needs are known."""
-        return [host for host in self.hosts if host.device == device and host.kept]
-
-    def share(self, device: str) -> float:
-        """Fraction of a device's usable memory that its hosts take at the peak; 0: unknown."""
-        usable = self.memory[device].usable
-        peak = sum(host.peak for host in self.on(device))
-        return peak / max(1, usable) if usable is not None else 0.0
+    def taken(self, device: str) -> int:
+        """Bytes at the peak, of the hosts whose needs are known."""
+        return sum(host.kept + host.passes for host in self.hosts if host.device == device)
 
     def compared(self, device: str) -> str:
         """`about 7.6 GB at the peak, 21.4 GB free on the CPU`."""
-        peak = sum(host.peak for host in self.on(device)) / 1e9
-        device_name = "the CPU" if device == "cpu" else device
-        return f"about {peak:.1f} GB at the peak, {self.memory[device]} on {device_name}"
+        peak = self.taken(device) / 1e9
+        return f"about {peak:.1f} GB at the peak, {self.memory[device]} on {_spoken(device)}"
 
     def notes(self) -> Iterator[str]:
         """Say what was chosen and why."""
@@ -344,69 +336,71 @@ class Fit:
                 yield f"memory of host {host.name} is not known ({host.unknown}): {values}"
             elif values:
                 yield f"memory: {self.compared(host.device)}; so {values}"
+        for device, memory in self.memory.items():
+            if memory.usable is not None and self.taken(device) > memory.usable:
+                yield (
+                    f"memory: passes may not fit: {self.compared(device)}: lower tokens_per_pass,"
+                    " max_rows or context of its hosts, or set checkpointing=true there"
+                )
 
     def check(self) -> None:
-        """Refuse a run whose device cannot hold its hosts."""
-        for device in self.memory:
-            if self.share(device) > 1:
-                kept = sum(host.kept for host in self.on(device))
+        """Refuse a run whose device cannot hold what its hosts keep."""
+        for device, memory in self.memory.items():
+            kept = sum(host.kept for host in self.hosts if host.device == device)
+            if memory.usable is not None and kept > memory.usable:
                 raise UserMistake(
-                    f"the run does not fit into memory: {self.compared(device)}, and weights,"
-                    f" adapters and optimizers alone take {kept / 1e9:.1f} GB: lower"
-                    " tokens_per_pass, max_rows or context of its hosts, set learner=adapters,"
-                    " dtype=bfloat16 or checkpointing=true there, have fewer agents, take a smaller"
-                    " base, or set memory=GB where there is more"
+                    "the run does not fit into memory: weights, adapters and optimizers take"
+                    f" {kept / 1e9:.1f} GB, {memory} on {_spoken(device)}: set learner=adapters or"
+                    " dtype=bfloat16, have fewer agents, or take a smaller base"
                 )
 
 
-def fit(plan: Plan) -> tuple[Plan, Fit]:
-    """The plan with `tokens_per_pass`, `max_rows` and `checkpointing` of every host, and what it
-    takes with them. Values that the config has stay, whatever the memory is.
+def memory_plan(plan: Plan) -> MemoryPlan:
+    """Work out what a plan's hosts take, with `tokens_per_pass`, `max_rows` and `checkpointing` for
+    those that have none. Values that the config has stay, whatever the memory is.
     """
-    config = plan.config
-    hosts = _with_weights(plan)
+    hosts = with_weights(plan)
     devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
-    if config.memory is None:
-        memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
-    else:
-        allowed = int(config.memory * 1e9)
-        memory = dict.fromkeys(devices.values(), Memory(allowed, allowed))
-    fits: list[HostFit] = []
+    memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
+    needs: list[HostMemory] = []
     for name, host in hosts.items():
-        device = devices.get(name, host.where)
-        load = f"it is on another machine, where={host.where}"
-        if name in devices:
-            load = load_of(plan, name)
-        if isinstance(load, str):  # careful values
-            chosen = {key: most for key, most in MOST["cpu"].items() if getattr(host, key) is None}
-            fits.append(HostFit(name, device, unknown=load, chosen=chosen))
+        if name not in devices:
+            need: HostNeed | str = f"it is on another machine, where={host.where}"
+            needs.append(_unknown(name, host, host.where, need))
+            continue
+        device = devices[name]
+        need = need_of(plan, name)
+        if isinstance(need, str):
+            needs.append(_unknown(name, host, device, need))
             continue
         usable = memory[device].usable
-        share = SHARES["allowed" if config.memory else "cpu" if device == "cpu" else "gpu"]
-        hosts_there = list(devices.values()).count(device)
-        room = None if usable is None else share * usable / hosts_there
-        fits.append(_fit_host(name, host, device, load, room))
-    chosen_hosts = {
-        host.name: hosts[host.name].model_copy(
-            update={"checkpointing": bool(hosts[host.name].checkpointing), **host.chosen}
-        )
-        for host in fits
-    }
-    config = config.model_copy(update={"hosts": {**config.hosts, **chosen_hosts}})
-    return replace(plan, config=config), Fit(fits, memory)
+        sharing = list(devices.values()).count(device)
+        share = SHARES["gpu" if need.gpu else "cpu"]
+        room = None if usable is None else share * usable / sharing
+        needs.append(_with_bounds(name, host, device, need, room))
+    return MemoryPlan(needs, memory)
 
 
-def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float | None) -> HostFit:
-    """The host with values for its open keys; `room` is in bytes, None where nobody knows.
+def _unknown(name: str, host: HostConfig, device: str, why: str) -> HostMemory:
+    """The host with careful values for its open bounds."""
+    chosen = {key: most for key, most in MOST["cpu"].items() if getattr(host, key) is None}
+    return HostMemory(name, device, unknown=why, chosen=chosen)
+
+
+def _with_bounds(
+    name: str, host: HostConfig, device: str, need: HostNeed, room: float | None
+) -> HostMemory:
+    """The host with values for its open bounds: powers of two with which it has `room`, so that a
+    little more or less free memory does not change them; None where nobody knows the room.
 
     Activations are recomputed only where even the smallest passes have too little room otherwise.
     """
-    most = MOST["cpu" if device == "cpu" or room is None else "gpu"]
-    bounds = room if room is not None else math.inf
+    most = MOST["gpu" if need.gpu and room is not None else "cpu"]
+    room = math.inf if room is None else room
 
     def halved(key: str, part: Callable[[int], int]) -> int:
         value = most[key]
-        while value > LEAST[key] and load.kept + part(value) > bounds:
+        while value > LEAST[key] and need.kept + part(value) > room:
             value = max(LEAST[key], value // 2)
         return value
 
@@ -414,32 +408,50 @@ def _fit_host(name: str, host: HostConfig, device: str, load: Load, room: float 
     recomputing = bool(host.checkpointing)
     tokens = host.tokens_per_pass
     if tokens is None:
-        tokens = halved("tokens_per_pass", lambda tokens: load.learning(tokens, recomputing))
-        if load.kept + load.learning(tokens, recomputing) > bounds and host.checkpointing is None:
+        tokens = halved("tokens_per_pass", lambda tokens: need.learning(tokens, recomputing))
+        if need.kept + need.learning(tokens, recomputing) > room and host.checkpointing is None:
             recomputing = True
-            tokens = halved("tokens_per_pass", lambda tokens: load.learning(tokens, True))
+            tokens = halved("tokens_per_pass", lambda tokens: need.learning(tokens, True))
         chosen["tokens_per_pass"] = tokens
     rows = host.max_rows
     if rows is None:
-        chosen["max_rows"] = rows = halved("max_rows", load.sampling)
+        chosen["max_rows"] = rows = halved("max_rows", need.sampling)
     if recomputing and not host.checkpointing:
         chosen["checkpointing"] = True
-    learning = load.learning(tokens, recomputing)
-    sampling = load.sampling(rows)
-    return HostFit(name, device, load.kept, learning, sampling, load.trained, chosen=chosen)
+    passes = max(need.learning(tokens, recomputing), need.sampling(rows))
+    return HostMemory(name, device, need.kept, passes, need.trained, chosen=chosen)
 
 
 @uncollected()  # torch is imported
-def fitted(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, Fit]:
-    """The plan that a new run keeps: with its defaults, which are told, and what it takes with
-    them; an error where it does not fit into memory or onto the disk.
+def bounds(plan: Plan) -> Plan:
+    """The plan with bounds of memory for every host; as it is where all have them."""
+    hosts = with_weights(plan).values()
+    if all(host.tokens_per_pass and host.max_rows for host in hosts):
+        return plan
+    return with_bounds(plan, memory_plan(plan))
+
+
+def with_bounds(plan: Plan, memory: MemoryPlan) -> Plan:
+    """The plan with the bounds that were chosen."""
+    hosts = dict(plan.config.hosts)
+    for host in memory.hosts:
+        table = hosts[host.name]
+        values = {"checkpointing": bool(table.checkpointing), **host.chosen}
+        hosts[host.name] = table.model_copy(update=values)
+    return replace(plan, config=plan.config.model_copy(update={"hosts": hosts}))
+
+
+@uncollected()
+def bounds_of_new(plan: Plan, note: Callable[[str], None]) -> Plan:
+    """The plan that a new run keeps: with its bounds, which are told; an error where it does not
+    fit into memory or onto the disk.
     """
     plan = with_dtypes(plan, note)
-    plan, run_fit = fit(plan)
-    run_fit.check()
-    for line in run_fit.notes():
+    memory = memory_plan(plan)
+    memory.check()
+    for line in memory.notes():
         note(line)
-    checkpoint = run_fit.checkpoint
+    checkpoint = memory.checkpoint
     target, free = free_disk(plan.config.out)
     if checkpoint is not None and KEPT_CHECKPOINTS * checkpoint > free:
         raise UserMistake(
@@ -447,16 +459,7 @@ def fitted(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, Fit]:
             f" checkpoints and {target} has {free / 1e9:.2f} GB free: free some, choose another"
             " out, or fewer or smaller agents"
         )
-    return plan, run_fit
-
-
-@uncollected()
-def filled(plan: Plan) -> Plan:
-    """Fill in `tokens_per_pass` and `max_rows` where one of them is open."""
-    hosts = _with_weights(plan).values()
-    if any(host.tokens_per_pass is None or host.max_rows is None for host in hosts):
-        return fit(plan)[0]
-    return plan
+    return with_bounds(plan, memory)
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:
