@@ -272,6 +272,7 @@ def test_other_mathematics(gold: str, said: str) -> None:
     assert not maths.equal(gold, said)
 
 
+@pytest.mark.slow
 def test_an_answer_that_hangs_the_checker_is_wrong_and_costs_its_limit_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
