@@ -14,11 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from comas.evaluation.preflight import preflight
     from comas.evaluation.systems import load, team_of
     from comas.export.team import export
     from comas.hooks import Hook
     from comas.program import VERSION as __version__
-    from comas.readiness import preflight
     from comas.studies.verb import study
     from comas.team.build import Team
     from comas.training.result import Result
@@ -52,7 +52,7 @@ _MODULES = {
     "comas.export.team": ("export",),
     "comas.hooks": ("Hook",),
     "comas.evaluation.systems": ("load", "team_of"),
-    "comas.readiness": ("preflight",),
+    "comas.evaluation.preflight": ("preflight",),
     "comas.studies.verb": ("study",),
     "comas.team.build": ("Team",),
     "comas.training.result": ("Result",),

@@ -10,12 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
-
-import tomli_w
+from typing import Any
 
 from comas.config.plugins import load_plugin
-from comas.config.schema import OF_TRAINING, parse_pair, read
+from comas.config.schema import OF_TRAINING, read, settings_from
 from comas.display import shown
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import INSTEAD, LIMIT, EvaluationPlan, limit_of
@@ -133,9 +131,9 @@ def resume(
     length = {
         key: value for key, value in (("steps", steps), ("tokens", tokens)) if value is not None
     }
-    pairs = pairs_of({**length, **changes})
+    settings = settings_from({**length, **changes})
     with shown(hooks) as listeners:
-        return run_sync(resume_async(run, *listeners, changes=pairs, hosts=hosts))
+        return run_sync(resume_async(run, *listeners, changes=settings, hosts=hosts))
 
 
 def evaluate(
@@ -165,7 +163,7 @@ def evaluate(
         raise UserMistake(f"evaluate: seed={seed!r}: a whole number from 0 on")
     most = None if limit == LIMIT else limit or 0
     data_path = str(data) if data is not None else None
-    plan = planned(names, tasks, setups, most, seed, pairs_of(keys), data_path)
+    plan = planned(names, tasks, setups, most, seed, settings_from(keys), data_path)
     evaluation = EvaluationRun.create(plan, str(out) if out is not None else None)
     report = run_sync(evaluation.go(hooks_of(hooks), hosts=hosts))
     tables = {name: report[name] for name in ("cells", "systems", "setups", "notes")}
@@ -178,11 +176,11 @@ def planned(
     setups: str | Sequence[str],
     limit: int | None,
     seed: int,
-    pairs: Sequence[str],
+    settings: Mapping[str, Any],
     data: str | None,
 ) -> EvaluationPlan:
     """The plan of an evaluation, with what is wrong with it told before anything is loaded; without
-    a `limit` what `test_questions` of the pairs says, and 0 is all.
+    a `limit` what `test_questions` of the settings says, and 0 is all.
     """
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as seed")
@@ -193,17 +191,19 @@ def planned(
         )
     for task in task_names:
         load_plugin("task", task)
-    for pair in pairs:
-        key = pair.partition("=")[0].split(".")[0].strip()
+    for name, value in settings.items():
+        key = name.split(".")[0]
         if key in INSTEAD:
-            raise UserMistake(f"{pair}: {key} is a key of training: here it is {INSTEAD[key]}")
+            raise UserMistake(
+                f"{name}={value}: {key} is a key of training: here it is {INSTEAD[key]}"
+            )
         if key in OF_TRAINING:
             raise UserMistake(
-                f"{pair}: {key} is a key of training, and changes nothing in an evaluation: leave"
-                " it out"
+                f"{name}={value}: {key} is a key of training, and changes nothing in an evaluation:"
+                " leave it out"
             )
-    per_task = limit_of(limit, pairs)
-    return EvaluationPlan(names, task_names, ways, per_task, seed, pairs, data)
+    per_task = limit_of(limit, settings)
+    return EvaluationPlan(names, task_names, ways, per_task, seed, settings, data)
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:
@@ -225,30 +225,3 @@ def _at_home(name: str | Path) -> str:
 def _listed(names: str | Sequence[str]) -> list[str]:
     parts = names.split(",") if isinstance(names, str) else names
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-
-
-def pairs_of(keys: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as `key=value` pairs of the command line; None is no budget."""
-    pairs: list[str] = []
-    for name, value in keys.items():
-        key = name.replace("__", ".")
-        if value is None and key.rpartition(".")[2] in ("budget_tokens", "budget_money"):
-            pairs.append(f"{key}=none")
-        else:
-            pairs.append(f"{key}={_as_toml(key, value)}")
-    return pairs
-
-
-def _as_toml(key: str, value: Any) -> str:
-    """Write a value as on the command line, and read it back to be sure that it can be."""
-    if value is None:
-        raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
-    if isinstance(value, os.PathLike):
-        value = os.fspath(cast("os.PathLike[str]", value))
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        inside = [f"{name} = {_as_toml(f'{key}.{name}', part)}" for name, part in table.items()]
-        return f"{{{', '.join(inside)}}}"
-    text = tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
-    parse_pair(f"x={text}")
-    return text

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from comas.config.checks import check_roles, shipped_roles
+from comas.config.schema import settings_of
 from comas.config.systems import system_plan
 from comas.evaluation import spec, ways
 from comas.evaluation.runner import EvaluationRun
@@ -183,7 +184,9 @@ def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_p
     subprocess.run(["cp", "-r", str(untaught), str(model)], check=True)
     rows = [json.dumps({"question": f"{i} + {i}?", "answer": i}) for i in range(4)]
     data.write_text("\n".join(rows))
-    asked = EvaluationPlan([str(model)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"])
+    asked = EvaluationPlan(
+        [str(model)], tasks=["jsonl"], data=str(data), settings=settings_of(["room.solution=8"])
+    )
     before = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))
     assert before["cells"][0]["n"] == 4  # all of a file that nobody was trained on
     assert evaluated(EvaluationRun.open(tmp_path / "e")) == before
@@ -216,7 +219,10 @@ def test_of_a_file_that_a_run_was_trained_on_only_the_rest_is_asked(
         tmp_path / "r", tiny, steps=1, agents=2, test_questions=0, eval_every=0, **keys
     ).path
     asked = EvaluationPlan(
-        [str(tiny), str(trained)], tasks=["jsonl"], data=str(data), pairs=["room.solution=8"]
+        [str(tiny), str(trained)],
+        tasks=["jsonl"],
+        data=str(data),
+        settings=settings_of(["room.solution=8"]),
     )
     found = evaluated(EvaluationRun.create(asked, str(tmp_path / "e")))
     assert 0 < found["cells"][0]["n"] == found["cells"][1]["n"] < 20

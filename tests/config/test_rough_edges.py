@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.storage.out_folder import check_free
@@ -139,7 +139,7 @@ def test_arguments_from_python_are_checked_as_those_of_the_command_line(
     ):
         comas.resume(trained, hosts__home__max_rows=None)
     with pytest.raises(
-        UserMistake, match=r"hosts\.home\.budget_tokens=none: there is no host 'home' behind an API"
+        UserMistake, match=r"hosts\.home\.budget_tokens: there is no host 'home' behind an API"
     ):
         comas.resume(trained, hosts__home__budget_tokens=None)
     for wrong in (
@@ -158,9 +158,23 @@ def test_arguments_from_python_are_checked_as_those_of_the_command_line(
 
 def test_keys_of_the_only_host_go_on_with_an_evaluation_as_with_a_run(tmp_path: Path) -> None:
     folder = EvaluationRun.create(EvaluationPlan(["seed"]), str(tmp_path / "e")).folder
-    evaluation = EvaluationRun.open(folder, ["max_rows=64"])
-    assert evaluation.plan.changes[0]["pairs"] == ["hosts.home.max_rows=64"]
+    evaluation = EvaluationRun.open(folder, settings_of(["max_rows=64"]))
+    assert evaluation.plan.changes[0]["settings"] == {"hosts.home.max_rows": 64}
     assert evaluation.plan.of("seed").config.hosts["home"].max_rows == 64
+
+
+def test_an_evaluation_whose_settings_were_pairs_goes_on(tmp_path: Path) -> None:
+    plan = EvaluationPlan(["seed"], settings={"eval_temperature": 0.5, "room.solution": 8})
+    folder = EvaluationRun.create(plan, str(tmp_path / "e")).folder
+    written = json.loads((folder / "evaluation.json").read_text())
+    written["pairs"] = [f"{key}={value}" for key, value in written.pop("settings").items()]
+    written["changes"] = [{"when": "then", "pairs": ["hosts.home.max_rows=64"]}]
+    (folder / "evaluation.json").write_text(json.dumps(written))
+    opened = EvaluationRun.open(folder).plan
+    assert opened.settings == plan.settings
+    config = opened.of("seed").config
+    assert (config.eval_temperature, config.room["solution"]) == (0.5, 8)
+    assert config.hosts["home"].max_rows == 64
 
 
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

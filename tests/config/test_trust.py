@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import comas
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.config.systems import table_of
 from comas.evaluation.spec import EvaluationPlan
 from comas.types import UserMistake
@@ -126,13 +126,14 @@ def test_another_value_on_the_command_line_stands_in_its_place(theirs: Path) -> 
 def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -> None:
     theirs.write_text(STEALS)
     plan = EvaluationPlan(
-        ["seed", "theirs"], pairs=["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"]
+        ["seed", "theirs"],
+        settings=settings_of(["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"]),
     )
     plan = EvaluationPlan(
         **{
             **vars(plan),
             "places": {"theirs": str(theirs)},
-            "teams": {"theirs": table_of(str(theirs), plan.pairs)},
+            "teams": {"theirs": table_of(str(theirs), plan.settings)},
         }
     )
     assert plan.of("theirs").config.hosts["h"].key_env == "JUDGE_KEY"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.ways import described, players, way
@@ -78,7 +79,10 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
     for tidy in ("false", "true"):
         evaluated(
             EvaluationPlan(
-                ["seed"], limit=40, setups=[f"./echo.py:tidy={tidy}"], pairs=["eval_temperature=0"]
+                ["seed"],
+                limit=40,
+                setups=[f"./echo.py:tidy={tidy}"],
+                settings=settings_of(["eval_temperature=0"]),
             ),
             tmp_path / tidy,
         )
@@ -91,7 +95,9 @@ def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     Path("echo.py").write_text(TIDY)
     found = evaluated(
-        EvaluationPlan(["seed"], limit=6, setups=["./echo.py"], pairs=["room.solution=2"]),
+        EvaluationPlan(
+            ["seed"], limit=6, setups=["./echo.py"], settings=settings_of(["room.solution=2"])
+        ),
         tmp_path / "e",
     )
     assert found["cells"][0]["right"] == 0

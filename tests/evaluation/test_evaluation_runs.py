@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 import comas
 from comas.config.plan import plan
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load, system_team
@@ -379,7 +379,7 @@ def test_tools_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     (here / "mine.py").write_text(TOOL)
     monkeypatch.chdir(here)
     pairs = ['tools=["./mine.py", "search"]', "tool_options.search.folder=texts"]
-    plan = EvaluationPlan(["seed"], setups=["tools"], limit=1, pairs=pairs)
+    plan = EvaluationPlan(["seed"], setups=["tools"], limit=1, settings=settings_of(pairs))
     found, _ = evaluated(EvaluationRun.create(plan, str(tmp_path / "e")))
     monkeypatch.chdir(there)
     again, watch = evaluated(EvaluationRun.open(tmp_path / "e"))

@@ -93,8 +93,8 @@ WALLS = {
     "config": "engines game hosts learners models objective program seams storage sync types",
     "display": "evaluation hooks stats storage team types",
     "engines": "seams sync types",
-    "evaluation": "answers config game hooks hosts machine memory models objective program questions"
-    " setups signals stats storage tasks team testing types",
+    "evaluation": "answers config game hooks hosts machine memory methods models objective program questions"
+    " setups signals stats storage sync tasks team testing types",
     "export": "config evaluation learners models program stats storage types",
     "memory": "config engines hosts learners machine models types",
     "game": "types",

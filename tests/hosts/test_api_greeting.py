@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import comas
-from comas.config.schema import HostConfig
+from comas.config.schema import HostConfig, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
@@ -289,7 +289,9 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     with pytest.raises(UserMistake, match=words):
         run_sync(
             EvaluationRun.create(
-                EvaluationPlan(systems, limit=2, pairs=["hosts.judge.key_env=JUDGE_KEY"]),
+                EvaluationPlan(
+                    systems, limit=2, settings=settings_of(["hosts.judge.key_env=JUDGE_KEY"])
+                ),
                 str(tmp_path / "e"),
             ).go(Hook())
         )
@@ -327,9 +329,9 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     comas.train(out=str(out), **{**keys, "steps": 1})
     server.acts = [answers({"error": {"message": "no"}}, 401)]
     with pytest.raises(UserMistake, match="JUDGE_KEY"):
-        run_sync(resume_async(out, Hook(), changes=["steps=2"]))
+        run_sync(resume_async(out, Hook(), changes=settings_of(["steps=2"])))
     server.acts = [judges]
-    run_sync(resume_async(out, Hook(), changes=["steps=2"]))
+    run_sync(resume_async(out, Hook(), changes=settings_of(["steps=2"])))
     spent = json.loads((out / "spent.json").read_text())["judge"]
     refused = 1
     assert len(server.asked) - len(server.worked) == 2 + refused
@@ -337,7 +339,7 @@ def test_a_run_that_goes_on_asks_again_and_its_account_goes_on(mixed: Any, tmp_p
     assert spent["spent"]["tokens"] == 3 * spent["spent"]["requests"]
     # older runs have none: what was saved with the checkpoint is known
     (out / "spent.json").unlink()
-    run_sync(resume_async(out, Hook(), changes=["steps=3"]))
+    run_sync(resume_async(out, Hook(), changes=settings_of(["steps=3"])))
     assert (
         json.loads((out / "spent.json").read_text())["judge"]["spent"]["requests"]
         == len(server.asked) - refused
@@ -354,7 +356,7 @@ def test_a_greeting_that_spends_the_budget_leaves_an_evaluation_to_go_on_with(
     with pytest.raises(UserMistake, match=r"comas resume .*e hosts.home.budget_tokens=NUMBER"):
         run_sync(
             EvaluationRun.create(
-                EvaluationPlan(["m1", "m2"], limit=2, pairs=pairs), str(folder)
+                EvaluationPlan(["m1", "m2"], limit=2, settings=settings_of(pairs)), str(folder)
             ).go(Hook())
         )
     assert len(server.asked) == 1
@@ -374,7 +376,7 @@ def test_credit_that_runs_out_ends_an_evaluation_in_order(
     ):
         run_sync(
             EvaluationRun.create(
-                EvaluationPlan(["m"], limit=9, pairs=pairs), str(tmp_path / "e")
+                EvaluationPlan(["m"], limit=9, settings=settings_of(pairs)), str(tmp_path / "e")
             ).go(Hook())
         )
     assert len(server.asked) == 4  # and not once for each game that is left
@@ -425,7 +427,7 @@ def test_requests_that_are_open_when_a_budget_ends_are_counted(serve: Any, tmp_p
     with pytest.raises(UserMistake, match="its budget is spent"):
         run_sync(
             EvaluationRun.create(
-                EvaluationPlan(["m"], limit=20, pairs=pairs), str(tmp_path / "e")
+                EvaluationPlan(["m"], limit=20, settings=settings_of(pairs)), str(tmp_path / "e")
             ).go(Hook())
         )
     spent = json.loads((tmp_path / "e" / "spent.json").read_text())["m"]["home"]

@@ -17,6 +17,7 @@ import pytest
 import tomli_w
 
 import comas
+from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook, Progress
@@ -231,9 +232,9 @@ def test_hostile_errors_and_answers_in_an_evaluation(
     plan = [f"hosts.home.api={serve(act).url}", "hosts.home.key_env=JUDGE_KEY", "agents=1"]
     stages = Stages()
     found = run_sync(
-        EvaluationRun.create(EvaluationPlan(["m"], limit=20, pairs=plan), str(tmp_path / "e")).go(
-            stages
-        )
+        EvaluationRun.create(
+            EvaluationPlan(["m"], limit=20, settings=settings_of(plan)), str(tmp_path / "e")
+        ).go(stages)
     )
     assert "playing" not in stages.told  # its games are told, not that no token was counted
     (cell,) = found["cells"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.config.schema import HostConfig
+from comas.config.schema import HostConfig, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
@@ -122,7 +122,7 @@ def test_an_evaluation_of_a_served_model_says_what_the_model_says_here(
         ["seed", str(tmp_path / "far.toml")],
         limit=24,
         setups=["single"],
-        pairs=["eval_temperature=0"],
+        settings=settings_of(["eval_temperature=0"]),
     )
     found = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))
     here, there = found["cells"]

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from comas.readiness import (
+from comas.evaluation.preflight import (
     FORMS,
     LEVEL,
-    WAYS,
+    MODES,
     Preflight,
     Verdict,
     advice,
@@ -35,7 +35,7 @@ def said_of(
         for place in range(dissenting):
             labels |= {f"{place}{side}": rng.random() < right for side in (True, False)}
     judges = []
-    for way in WAYS:
+    for way in MODES:
         verdicts: list[Verdict] = []
         for place in range(dissenting):
             better = labels.get(f"{place}True", True)

@@ -20,21 +20,21 @@ from rich.console import Console
 
 import comas
 from comas.display import Display, amount
-from comas.game.play import Scene, play_all
-from comas.hooks import Hook, Progress
-from comas.readiness import (
+from comas.evaluation.preflight import (
     Advice,
     Judged,
     Preflight,
     Verdict,
     advice,
     examined,
-    fly,
     information,
     judged,
     play,
     preflight,
+    run_preflight,
 )
+from comas.game.play import Scene, play_all
+from comas.hooks import Hook, Progress
 from comas.stats import Interval
 from comas.tasks import pick
 from comas.testing import scripted_team
@@ -277,7 +277,7 @@ def test_ctrl_c_is_told_in_a_word(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("comas.readiness.fly", interrupted)
+    monkeypatch.setattr("comas.cli.preflight.run_preflight", interrupted)
     assert run(["preflight", "seed"], monkeypatch) == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -289,7 +289,7 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     found = scripted(lambda prompt, seed: Reply(WRONG, True, 0, 0, 0, 0.0, 0.0))
     assert found.tokens == 0
     assert found.record()["step_minutes"] is None
-    monkeypatch.setattr("comas.readiness.fly", lambda *_: found)
+    monkeypatch.setattr("comas.cli.preflight.run_preflight", lambda *_: found)
     assert run(["preflight", "seed"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert re.search(r"eight times +not known", said)
@@ -305,7 +305,7 @@ def test_how_far_it_is_is_told_while_it_asks(
         def working(self, progress: Progress) -> None:
             heard.append(progress)
 
-    found = fly(["seed"], ["threads=1"], 4, 2, False, Listening())
+    found = run_preflight(["seed"], {"threads": 1}, 4, 2, False, Listening())
     assert found.questions == 4
     assert [heard[0].stage, heard[1].stage] == ["loading", "asking"]
     assert amount(heard[1]) == "0 of at most 60 replies"
@@ -330,12 +330,12 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
 
     comas.train(out=str(tmp_path / "lr=1e-5"), steps=0, test_questions=0, hooks=[])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("comas.readiness.fly", stopped)
+    monkeypatch.setattr("comas.cli.preflight.run_preflight", stopped)
     assert run(["preflight", "lr=1e-5", "seed=4"], monkeypatch) == 2
-    assert given[0][:2] == (["lr=1e-5"], ["seed=4"])
+    assert given[0][:2] == (["lr=1e-5"], {"seed": 4})
     monkeypatch.setattr("comas.evaluation.systems.found_at", stopped)
     assert run(["play", "lr=1e-5", "seed=4"], monkeypatch) == 2
-    assert given[1] == ("lr=1e-5", ["seed=4"])
+    assert given[1] == ("lr=1e-5", {"seed": 4})
 
 
 @pytest.mark.parametrize("count", [{"answers": 2.5}, {"questions": 3.0}, {"answers": True}])
@@ -362,12 +362,12 @@ def test_a_folder_whose_name_looks_like_a_key_is_a_base(
     given: list[tuple[Any, ...]] = []
     (tmp_path / "lr=1e-5").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("comas.readiness.fly", heard)
+    monkeypatch.setattr("comas.cli.preflight.run_preflight", heard)
     assert run(["preflight", "./lr=1e-5", "seed=4"], monkeypatch) == 2
-    assert given[0][:2] == (["./lr=1e-5"], ["seed=4"])
+    assert given[0][:2] == (["./lr=1e-5"], {"seed": 4})
 
 
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comas.readiness.loaded", lambda *_, **__: list[Question]())
+    monkeypatch.setattr("comas.evaluation.preflight.loaded", lambda *_, **__: list[Question]())
     with pytest.raises(UserMistake, match="no training question"):
         preflight("seed")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comas.readiness import Judged, Preflight, preflight, team_of
+from comas.evaluation.preflight import Judged, Preflight, preflight, team_of
 from comas.stats import Interval
 from comas.types import UserMistake
 from tests.support.command import run
@@ -80,12 +80,12 @@ def test_keys_are_the_same_in_python_and_on_the_command_line() -> None:
     table = preflight("seed", **SMALL, task_options={"largest": 12}, room={"solution": 16})
     assert flat.judges == table.judges
     assert flat.example == table.example
-    with pytest.raises(UserMistake, match=r"room\.solution=None"):
+    with pytest.raises(UserMistake, match=r"room\.solution = None"):
         preflight("seed", **SMALL, room={"solution": None})
 
 
 def test_keys_have_the_types_of_their_values_where_bases_are_mixed() -> None:
-    team = team_of(["seed", "seed-b"], ["task_options.largest=12", "temperature=0.5"])
+    team = team_of(["seed", "seed-b"], {"task_options.largest": 12, "temperature": 0.5})
     try:
         assert team.bases() == ["seed", "seed-b"]
         assert team.config.task_options["largest"] == 12

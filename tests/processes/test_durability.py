@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.hooks import Hook
 from comas.storage import files
 from comas.storage.run import Run
@@ -207,7 +207,9 @@ def test_a_damaged_note_on_processes_stops_nothing(
 def one_step_more(folder: Path, watch: Notes) -> None:
     """Go on with a run that has come to its end."""
     steps = Run.open(folder).config()["steps"] + 1
-    run_sync(resume_async(folder, watch, changes=[f"steps={steps}"], hosts=hosts_of(folder)))
+    run_sync(
+        resume_async(folder, watch, changes=settings_of([f"steps={steps}"]), hosts=hosts_of(folder))
+    )
 
 
 def test_a_damaged_first_measurement_is_said_and_not_reported(

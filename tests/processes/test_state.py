@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import comas
+from comas.config.schema import settings_of
 from comas.game.agent import derive_seed
 from comas.hooks import Hook
 from comas.hosts.local import make_local_host
@@ -171,7 +172,7 @@ def test_a_resume_reads_the_record_of_the_checkpoint(untaught: Path, tmp_path: P
     """Not the first one, and none that the process had in memory."""
     run = train(tmp_path / "r", untaught, steps=2, schedule="constant", warmup=0)
     before = last_state(run)
-    in_a_loop(resume_async(run.path, Hook(), changes=["steps=3"]))
+    in_a_loop(resume_async(run.path, Hook(), changes=settings_of(["steps=3"])))
     after = last_state(run)
     assert (before["steps"], after["steps"]) == (2, 3)
     whole = train(tmp_path / "w", untaught, steps=3, schedule="constant", warmup=0)
@@ -200,4 +201,4 @@ def test_a_checkpoint_whose_record_is_lost_is_damaged_like_any_other(
 def test_a_longer_schedule_is_another_run(untaught: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "r", untaught, steps=3)
     with pytest.raises(UserMistake, match=r"steps=9: learning rates of this run fall over 3 steps"):
-        in_a_loop(resume_async(run.path, Hook(), changes=["steps=9"]))
+        in_a_loop(resume_async(run.path, Hook(), changes=settings_of(["steps=9"])))

@@ -17,6 +17,7 @@ import pytest
 import tomli_w
 
 import comas
+from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load
@@ -46,7 +47,7 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
     server, keys = mixed(answers(b"", 429, Retry_After="0"))
     out = tmp_path / "run"
     comas.train(out=str(out), **keys)
-    run_sync(resume_async(out, Hook(), changes=["steps=3"]))
+    run_sync(resume_async(out, Hook(), changes=settings_of(["steps=3"])))
     metrics, episodes = records(out)
     assert len(metrics) == 3
     turns = [t for e in episodes for t in e["turns"]]
@@ -93,7 +94,7 @@ def test_a_judge_that_is_a_seed_model_elsewhere(
     out = tmp_path / "run"
     comas.train(out=str(out), **{**keys, "steps": 1})
     before = len(server.asked)
-    run_sync(resume_async(out, Hook(), changes=["steps=2"]))
+    run_sync(resume_async(out, Hook(), changes=settings_of(["steps=2"])))
     metrics, episodes = records(out)
     judged = [t for e in episodes for t in e["turns"] if t["agent"] == "judge"]
     assert len(metrics) == 2
@@ -264,7 +265,9 @@ def test_a_run_does_not_begin_without_its_key(
     plan = EvaluationPlan(
         ["m"],
         limit=3,
-        pairs=["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"],
+        settings=settings_of(
+            ["hosts.home.api=http://localhost:1/v1", "hosts.home.key_env=JUDGE_KEY"]
+        ),
     )
     with pytest.raises(UserMistake, match="JUDGE_KEY is not set"):
         asyncio.run(EvaluationRun.create(plan, str(tmp_path / "eval")).go(Hook()))
@@ -302,7 +305,7 @@ def test_a_team_behind_an_api_is_evaluated_with_the_models_of_a_local_host(
         ["some/model"],
         limit=6,
         setups=["single", "vote:votes=2"],
-        pairs=[f"hosts.home.api={server.url}", "agents=1"],
+        settings=settings_of([f"hosts.home.api={server.url}", "agents=1"]),
     )
     found = evaluated(plan, tmp_path / "eval")
     assert [c["setup"] for c in found["cells"]] == ["single", "vote:votes=2"]
@@ -410,7 +413,7 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     ]
     remedy = "raise it and go on: .*comas resume .*e hosts.home.budget_tokens=NUMBER$"
     with pytest.raises(UserMistake, match=f"50 tokens.* is 50; {remedy}") as caught:
-        evaluated(EvaluationPlan(["m1", "m2"], limit=4, pairs=pairs), folder)
+        evaluated(EvaluationPlan(["m1", "m2"], limit=4, settings=settings_of(pairs)), folder)
     assert "config.toml" not in str(caught.value)
     assert len(server.asked) == 5
     assert run(["resume", str(folder)], monkeypatch) == 2  # a new process does not begin at 0

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import comas
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.evaluation.questions import overlap
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
@@ -140,7 +140,7 @@ def test_an_evaluation_tells_what_a_run_was_trained_on(tiny: Path, tmp_path: Pat
         [out, str(tiny)],
         tasks=["amc"],
         data=str(tmp_path / "amc_test.jsonl"),
-        pairs=["room.solution=8"],
+        settings=settings_of(["room.solution=8"]),
     )
     found = run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go(Hook()))
     (only,) = found["overlap"]  # of the run; what a base model saw nobody knows

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import system_team
@@ -60,7 +61,7 @@ def served(team: Team) -> Iterator[Running]:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
     """Setup -> the cell of `comas eval` of the same questions."""
     setups = ["single", "debate"]
-    plan = EvaluationPlan(["seed"], limit=QUESTIONS, setups=setups, pairs=GREEDY)
+    plan = EvaluationPlan(["seed"], limit=QUESTIONS, setups=setups, settings=settings_of(GREEDY))
     found = run_sync(EvaluationRun.create(plan, str(tmp_path_factory.mktemp("e") / "e")).go())
     cells = {cell["setup"]: cell for cell in found["cells"]}
     assert 0 < cells["single"]["right"] < QUESTIONS

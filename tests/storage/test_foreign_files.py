@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import comas
+from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
@@ -188,7 +189,7 @@ def test_a_fact_that_holds_itself_ends_somewhere() -> None:
 
 def trained_on(run: Run, steps: int) -> None:
     """Train on to so many steps."""
-    run_sync(resume_async(run.path, Hook(), changes=[f"steps={steps}"]))
+    run_sync(resume_async(run.path, Hook(), changes=settings_of([f"steps={steps}"])))
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +229,7 @@ def test_a_run_keeps_the_reference_that_it_began_with(
     notes: list[str] = []
     watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
-    run_sync(resume_async(second.path, watch, changes=["steps=2"]))
+    run_sync(resume_async(second.path, watch, changes=settings_of(["steps=2"])))
     assert not [note for note in notes if "SHA-256" in note]
 
 
@@ -265,7 +266,7 @@ def test_other_questions_and_other_weights_under_the_same_name_are_told(
     notes: list[str] = []
     watch = Hook()
     watch.note = notes.append  # type: ignore[method-assign]
-    run_sync(resume_async(run.path, watch, changes=["steps=2"]))
+    run_sync(resume_async(run.path, watch, changes=settings_of(["steps=2"])))
     assert [note for note in notes if "SHA-256 of training questions was" in note]
     assert [note for note in notes if "SHA-256 of bases was" in note]
     assert not [note for note in notes if "SHA-256 of held-out questions" in note]
@@ -335,7 +336,7 @@ def test_digests_of_bases_and_questions_stand_beside_what_a_process_runs_on(
 
 def test_what_is_changed_is_written_as_it_was_understood(first: Run) -> None:
     steps = len(list(first.metrics()))
-    run_sync(resume_async(first.path, Hook(), changes=[f'steps="{steps + 1}"']))
+    run_sync(resume_async(first.path, Hook(), changes=settings_of([f'steps="{steps + 1}"'])))
     assert first.config()["steps"] == steps + 1
     with pytest.raises(
         UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from comas.config.schema import read
+from comas.config.schema import read, settings_of
 from comas.exit_codes import MISTAKE
 from comas.hooks import Hook
 from comas.storage.rewind import rewind
@@ -115,10 +115,12 @@ def test_a_tracker_gets_every_step_and_changes_none(
 def test_a_longer_run_goes_on_where_its_tracker_was_and_may_leave_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, tracker(tmp_path, "mine"))
-    run_sync(resume_async(folder, Hook(), changes=["steps=6"], hosts={"home": Chained()}))
+    run_sync(
+        resume_async(folder, Hook(), changes=settings_of(["steps=6"]), hosts={"home": Chained()})
+    )
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
     changes = ["steps=7", "track=[]"]
-    run_sync(resume_async(folder, Hook(), changes=changes, hosts={"home": Chained()}))
+    run_sync(resume_async(folder, Hook(), changes=settings_of(changes), hosts={"home": Chained()}))
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
     assert Run.open(folder).config()["track"] == []
 
@@ -186,7 +188,9 @@ def test_two_trackers_of_one_file_name_are_refused_before_the_first_step_and_lat
     train(folder, one, one)
     changes = ["steps=6", f"track={json.dumps([str(one), str(other)])}"]
     with pytest.raises(UserMistake, match=r"two trackers are called mine\.py: .*rename one"):
-        run_sync(resume_async(folder, Hook(), changes=changes, hosts={"home": Chained()}))
+        run_sync(
+            resume_async(folder, Hook(), changes=settings_of(changes), hosts={"home": Chained()})
+        )
     assert Run.open(folder).config()["track"] == [str(one), str(one)]
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5]
 

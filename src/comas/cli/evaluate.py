@@ -97,8 +97,8 @@ def _plan(
     seed: int,
     data: str | None,
 ) -> EvaluationPlan:
-    names, pairs = split(systems)
-    return planned(names, tasks or "", setups, limit, seed, pairs, data)
+    names, settings = split(systems)
+    return planned(names, tasks or "", setups, limit, seed, settings, data)
 
 
 def go_on(ctx: typer.Context, evaluation: EvaluationRun, as_json: bool) -> None:

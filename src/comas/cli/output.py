@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from comas.config.schema import settings_of
 from comas.config.systems import is_run
 from comas.hooks import Hook, Hooks
 from comas.program import command
@@ -40,10 +41,10 @@ Json = Annotated[
 ]
 
 
-def split(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The names among the words of a command, and its `key=value` pairs."""
+def split(words: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
+    """The names among the words of a command, and the settings of its `key=value` pairs."""
     names = [word for word in words or () if is_name(word)]
-    return names, [word for word in words or () if word not in names]
+    return names, settings_of(word for word in words or () if word not in names)
 
 
 def is_name(word: str) -> bool:

@@ -1,6 +1,6 @@
 """`comas preflight`: will it help on my model and my questions?
 
-Leaves out: asking and figures (`comas.readiness`).
+Leaves out: asking and figures (`comas.evaluation.preflight`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from comas import readiness
 from comas.cli.output import Json, print_json, print_note, split
 from comas.display import clean, watcher
-from comas.readiness import Preflight
+from comas.evaluation.preflight import Preflight, run_preflight
 from comas.stats import Interval, spelt
 
 Asked = Annotated[
@@ -39,9 +38,9 @@ def preflight(
     json_: Json = False,
 ) -> None:
     """Say before any training which methods can learn on this model and these questions."""
-    bases, pairs = split(arguments)
+    bases, settings = split(arguments)
     with watcher(json_) as hook:
-        result = readiness.fly(bases, pairs, questions, answers, not no_labels, hook)
+        result = run_preflight(bases, settings, questions, answers, not no_labels, hook)
     if json_:
         print_json(ctx, result.record())
     else:

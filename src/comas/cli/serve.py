@@ -109,18 +109,20 @@ def _library() -> Any:
 
 def named_team(arguments: Sequence[str]) -> Plan:
     """Plan the team that the arguments name, by the same rules as `comas eval`."""
-    names, pairs = split(arguments)
+    names, settings = split(arguments)
     if len(names) != 1 or "," in names[0]:
         raise UserMistake(
             f"serve takes one team, such as: {command()} serve seed; not"
             f" {', '.join(names) or 'none'}"
         )
     (name,) = names
-    for pair in pairs:
-        key = pair.partition("=")[0].split(".")[0].strip()
+    for named, value in settings.items():
+        key = named.split(".")[0]
         if key in UNUSED_HERE or key in OF_TRAINING:
-            raise UserMistake(f"{pair}: {key} changes nothing where clients ask: leave it out")
-    evaluation = spec.placed(spec.EvaluationPlan([name], pairs=pairs))
+            raise UserMistake(
+                f"{named}={value}: {key} changes nothing where clients ask: leave it out"
+            )
+    evaluation = spec.placed(spec.EvaluationPlan([name], settings=settings))
     plan = evaluation.of(name)
-    spec.check_hosts(evaluation.pairs, [outline(plan)])
+    spec.check_hosts(evaluation.settings, [outline(plan)])
     return plan

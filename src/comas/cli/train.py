@@ -22,7 +22,7 @@ from rich.console import Console
 from comas.cli import evaluate
 from comas.cli.discussions import LIMIT, ONLY, Wanted, print_discussions
 from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
-from comas.config.schema import Config, read
+from comas.config.schema import Config, read, settings_of
 from comas.display import span, watcher
 from comas.evaluation.runner import PLAN, EvaluationRun
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
@@ -96,11 +96,12 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
     """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and
     bounds of memory may change.
     """
-    changes = list(arguments or [])
+    words = list(arguments or [])
     name = None
-    if changes and ("=" not in changes[0] or Path(changes[0]).is_dir()):
-        name = changes.pop(0)
+    if words and ("=" not in words[0] or Path(words[0]).is_dir()):
+        name = words.pop(0)
     folder = named_or_latest(name)
+    changes = settings_of(words)
     if (Path(folder) / PLAN).is_file():
         evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_)
         return

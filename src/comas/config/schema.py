@@ -482,9 +482,7 @@ def read(
     code or missing sandbox; by default a folder and a file called `team.toml` may.
     """
     data: dict[str, Any] = {}
-    pairs = list(
-        overrides.items() if isinstance(overrides, Mapping) else map(parse_pair, overrides)
-    )
+    settings = settings_of(overrides)
     if path is not None:
         if shared is None:  # what people share, rather than a config of one's own
             shared = Path(path).is_dir() or Path(path).name == TEAM
@@ -499,13 +497,31 @@ def read(
         if shared:
             names = _host_names(data)
             check_trust(
-                data, path, [host_key(key, names) if len(names) == 1 else key for key, _ in pairs]
+                data, path, [host_key(key, names) if len(names) == 1 else key for key in settings]
             )
         anchor(data, Path(path).parent)
-    for key, value in pairs:
+    for key, value in settings.items():
         put(data, key, value)
     _to_the_host(data)
     return checked(data)
+
+
+def settings_of(pairs: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value, of `key=value` pairs; a mapping is one already."""
+    return dict(pairs) if isinstance(pairs, Mapping) else dict(map(parse_pair, pairs))
+
+
+def settings_from(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as settings: `__` stands for the dot of a nested key, None is no budget."""
+    settings: dict[str, Any] = {}
+    for name, value in keys.items():
+        key = name.replace("__", ".")
+        if value is None and key.rpartition(".")[2] in ("budget_tokens", "budget_money"):
+            value = "none"
+        if value is None:
+            raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
+        settings[key] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return settings
 
 
 def host_key(key: str, hosts: Sequence[str]) -> str:
@@ -519,10 +535,9 @@ def host_key(key: str, hosts: Sequence[str]) -> str:
     return f"hosts.{hosts[0]}.{key}"
 
 
-def lifted(pairs: Iterable[str], hosts: Sequence[str]) -> list[str]:
-    """`key=value` pairs with `host_key` for their keys."""
-    parts = [pair.partition("=") for pair in pairs]
-    return [host_key(key, hosts) + equals + value for key, equals, value in parts]
+def with_host_keys(settings: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
+    """Settings with `host_key` for their keys."""
+    return {host_key(key, hosts): value for key, value in settings.items()}
 
 
 def _to_the_host(data: dict[str, Any]) -> None:

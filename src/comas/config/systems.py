@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from comas.config.plan import Plan, plan
-from comas.config.schema import ONLY_ADAPTERS, Config, hosts_named_in, parse_pair, read
+from comas.config.schema import ONLY_ADAPTERS, Config, hosts_named_in, read, settings_of
 from comas.models.gguf import is_gguf
 from comas.models.sources import (
     TEAM,
@@ -29,11 +29,13 @@ from comas.storage import files
 from comas.storage.run import Run
 from comas.types import UserMistake
 
+Overrides = Sequence[str] | Mapping[str, Any]
+"""`key=value` pairs, or dotted key -> value."""
 UNTRAINED = 1e-6
 """A learning rate: a base without a recipe can be asked as well."""
 
 
-def found_at(path: str | Path, step: int | None = None, overrides: Sequence[str] = ()) -> Plan:
+def found_at(path: str | Path, step: int | None = None, overrides: Overrides = ()) -> Plan:
     """Plan what `load` loads; of a run from its checkpoint."""
     if isinstance(overrides, str):
         raise UserMistake(f"overrides={overrides!r}: a list of pairs is wanted: [{overrides!r}]")
@@ -122,8 +124,8 @@ def training_of(name: str) -> tuple[Plan, list[str]] | None:
     return plan(read(folder / TEAM, shared=False)), []  # nobody is asked
 
 
-def _plan_of_run(run: Run, overrides: Sequence[str], checkpoint: Path | None) -> Plan:
-    if any(key.split("=")[0] == "method" for key in overrides):
+def _plan_of_run(run: Run, overrides: Overrides, checkpoint: Path | None) -> Plan:
+    if "method" in settings_of(overrides):
         raise UserMistake(
             f"{run.path}: method= is for training; to have a run play another game: {command()}"
             " eval --setups METHOD"
@@ -139,18 +141,17 @@ def _plan_of_run(run: Run, overrides: Sequence[str], checkpoint: Path | None) ->
 
 
 def system_plan(
-    name: str, overrides: Sequence[str] = (), table: Mapping[str, Any] | None = None
+    name: str, overrides: Overrides = (), table: Mapping[str, Any] | None = None
 ) -> Plan:
     """Plan the team that a name on the command line means: a run (`RUN`, `RUN@best`, `RUN@40`), the
     team that `table` describes, or copies of one base, four unless `agents` says otherwise.
     """
     if table is not None:
-        keys = copy.deepcopy(dict(table))
-        keys |= map(parse_pair, overrides)
+        keys = copy.deepcopy(dict(table)) | settings_of(overrides)
         return plan(read(None, keys), learn=False)
     if run_and_step := run_at(name):
         return _plan_of_run(run_and_step[0], overrides, checkpoint_of(name))
-    settings = dict(map(parse_pair, overrides))
+    settings = settings_of(overrides)
     count = settings.pop("agents", 4)
     if not any(key.startswith("agents.") for key in settings):
         if type(count) is not int or count < 1:
@@ -160,24 +161,30 @@ def system_plan(
     return plan(read(None, {"hosts.home.base": name, **rate, **settings}), learn=False)
 
 
-def table_of(file: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def table_of(file: str, overrides: Overrides = ()) -> dict[str, Any]:
     """The team that a config file describes, untrained, for `system_plan`. Agents that start from
     the same base at the same host are copies of one model, which is not asked once for each.
     """
     # its own code is not run before it is trusted
-    hosts = hosts_named_in(file)
-    concerning = [
-        pair for pair in overrides if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
-    ]
-    return with_copies(plan(_untrained(file, concerning), learn=False)).model_dump()
+    settings = of_hosts(settings_of(overrides), hosts_named_in(file))
+    return with_copies(plan(_untrained(file, settings), learn=False)).model_dump()
 
 
-def _untrained(file: str | Path, overrides: Sequence[str]) -> Config:
+def of_hosts(settings: Mapping[str, Any], hosts: Container[str]) -> dict[str, Any]:
+    """Keep the settings of these hosts, and all that are of none."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if not key.startswith("hosts.") or key.split(".")[1] in hosts
+    }
+
+
+def _untrained(file: str | Path, overrides: Overrides) -> Config:
     """Read the config of a team that is asked as it is; the file may be somebody else's."""
     config = read(file, overrides, shared=True)
     if config.lr:
         return config
-    return read(file, [*overrides, f"lr={UNTRAINED}"], shared=True)
+    return read(file, {**settings_of(overrides), "lr": UNTRAINED}, shared=True)
 
 
 def with_copies(plan: Plan) -> Config:

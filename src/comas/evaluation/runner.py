@@ -118,13 +118,13 @@ class EvaluationRun:
         return evaluation
 
     @classmethod
-    def open(cls, folder: str | Path, changes: Sequence[str] = ()) -> EvaluationRun:
-        """One that exists; `changes` are pairs of keys in `spending.CHANGEABLE`, which are written
+    def open(cls, folder: str | Path, changes: Mapping[str, Any] | None = None) -> EvaluationRun:
+        """One that exists; `changes` are values of keys in `spending.CHANGEABLE`, which are written
         down when it goes on.
         """
         path = Path(folder)
         try:
-            written = (path / PLAN).read_bytes()
+            written = spec.upgraded((path / PLAN).read_bytes())
             plan = TypeAdapter(EvaluationPlan).validate_json(written, strict=True)
             (path / "answers").mkdir(exist_ok=True)
         except FileNotFoundError as error:
@@ -215,7 +215,7 @@ class EvaluationRun:
             check_places(system)
         outlines = {run: outline(system) for run, system in self._plans.items()}
         teams_outlined = list(outlines.values())
-        spec.check_hosts(plan.pairs, teams_outlined)
+        spec.check_hosts(plan.settings, teams_outlined)
         for file, digest in spec.contents(plan, teams_outlined).items():
             self._check_unchanged(file, digest)
         for run, team in outlines.items():

@@ -16,11 +16,12 @@ from typing import Any
 
 from comas.config.mistakes import nearest
 from comas.config.plan import Plan
-from comas.config.schema import from_here, lifted, parse_pair
+from comas.config.schema import from_here, settings_of, with_host_keys
 from comas.config.systems import (
     fixed_place,
     hosts_of,
     independent,
+    of_hosts,
     system_plan,
     table_of,
 )
@@ -66,8 +67,8 @@ class EvaluationPlan:
     limit: int | None = LIMIT
     """Questions per task; None is all."""
     seed: int = 0
-    pairs: Sequence[str] = ()
-    """`key=value` of the config, for all systems."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the config -> values, for all systems."""
     data: str | None = None
     """A file or folder of questions, for tasks that read one."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class EvaluationPlan:
     teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Config file as named -> the team that it described when the evaluation began."""
     changes: Sequence[Mapping[str, Any]] = ()
-    """What was changed since, in order: `when`, and `pairs` of keys in `spending.CHANGEABLE`."""
+    """What was changed since, in order: `when`, and `settings` of keys in `spending.CHANGEABLE`."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were
     first asked (`evaluation.questions`).
@@ -105,21 +106,27 @@ class EvaluationPlan:
         table = self.teams.get(run)
         hosts = hosts_of(name) if table is None else set(table["hosts"])
         if hosts is None:
-            hosts_named = [
-                value for key, value in map(parse_pair, self.pairs) if AGENTS_HOST.match(key)
-            ]
-            hosts = {"home", *map(str, hosts_named)}
+            agents = {k: v for k, v in self.settings.items() if AGENTS_HOST.match(k)}
+            hosts = {"home", *map(str, agents.values())}
         # without those for hosts that other systems have and this one has not
-        pairs = [
-            pair
-            for pair in self.pairs
-            if not pair.startswith("hosts.") or pair.split(".")[1] in hosts
-        ]
-        plan = system_plan(name, pairs, table)
-        changes = [pair for change in self.changes for pair in change["pairs"]]
+        settings = of_hosts(self.settings, hosts)
+        plan = system_plan(name, settings, table)
+        changes = {k: v for change in self.changes for k, v in change["settings"].items()}
         if not changes:
             return plan
-        return system_plan(name, [*pairs, *spending.concerning(changes, plan.config)], table)
+        return system_plan(name, settings | spending.concerning(changes, plan.config), table)
+
+
+def upgraded(written: bytes) -> bytes:
+    """An `evaluation.json` with its settings as a table, where they were `key=value` pairs."""
+    try:
+        data = json.loads(written)
+        for table in (data, *data["changes"]):
+            if "pairs" in table:
+                table["settings"] = settings_of(table.pop("pairs"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return written  # reading it says what is wrong
+    return json.dumps(data).encode()
 
 
 def contents(plan: EvaluationPlan, teams: Sequence[Team]) -> dict[str, str]:
@@ -141,52 +148,50 @@ def contents(plan: EvaluationPlan, teams: Sequence[Team]) -> dict[str, str]:
     }
 
 
-def changed(plan: EvaluationPlan, pairs: Sequence[str]) -> EvaluationPlan:
+def changed(plan: EvaluationPlan, changes: Mapping[str, Any]) -> EvaluationPlan:
     """The plan with changes that are of use to one of its systems."""
     configs = [plan.of(run).config for _, run in plan.runs()]
     hosts = dict.fromkeys(host for config in configs for host in config.hosts)
-    pairs = lifted(pairs, list(hosts))
-    spending.check_changes(pairs, configs)
-    change = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "pairs": list(pairs)}
+    settings = with_host_keys(changes, list(hosts))
+    spending.check_changes(settings, configs)
+    change = {"when": time.strftime("%Y-%m-%d %H:%M:%S"), "settings": settings}
     plan = replace(plan, changes=[*plan.changes, change])
     for _, run in plan.runs():  # a wrong value is an error before anything is written
         plan.of(run)
     return plan
 
 
-def limit_of(limit: int | None, pairs: Sequence[str]) -> int | None:
+def limit_of(limit: int | None, settings: Mapping[str, Any]) -> int | None:
     """Questions per task, None for all of them: `limit`, or without one what `test_questions`
     says.
     """
-    values: dict[str, Any] = dict(map(parse_pair, pairs))
     key = "limit"
     if limit is None:
         key = "test_questions"
-        limit = values.get(key, LIMIT)
-    elif "test_questions" in values:
+        limit = settings.get(key, LIMIT)
+    elif "test_questions" in settings:
         raise UserMistake(
-            f"{key}={limit} and test_questions={values['test_questions']} say the same: give one of"
-            " them"
+            f"{key}={limit} and test_questions={settings['test_questions']} say the same: give one"
+            " of them"
         )
     if type(limit) is not int or limit < 0:
         raise UserMistake(f"{key}={limit!r}: a number of questions per task; 0 is all")
     return limit or None
 
 
-def check_hosts(pairs: Sequence[str], teams: Sequence[Team]) -> None:
+def check_hosts(settings: Mapping[str, Any], teams: Sequence[Team]) -> None:
     """An error where `hosts.<name>.key=value` is about a host at which nobody is."""
     host_names = {agent.host for team in teams for agent in team.config.agents.values()}
-    for pair in pairs:
-        key, _, value = pair.partition("=")
+    for key, value in settings.items():
         table, _, rest = key.partition(".")
         if rest.endswith(".base"):
             raise UserMistake(
-                f"{pair}: what is evaluated is named as a system: {command()} eval {value}"
+                f"{key}={value}: what is evaluated is named as a system: {command()} eval {value}"
             )
         name = rest.partition(".")[0]
         if table == "hosts" and name not in host_names:
             raise UserMistake(
-                f"{pair}: no agent of these systems is at a host {name!r}:"
+                f"{key}={value}: no agent of these systems is at a host {name!r}:"
                 f" {nearest(name, host_names)}"
             )
 
@@ -208,22 +213,16 @@ def placed(plan: EvaluationPlan) -> EvaluationPlan:
             )
     if twice := _twice([places[run] for _, run in plan.runs()]):
         raise UserMistake(f"{twice} is named twice: what is compared has to differ")
-    pairs: list[str] = []
-    for pair in plan.pairs:
-        key, value = parse_pair(pair)
-        anchored = from_here(key, value)
-        text = json.dumps(anchored, ensure_ascii=False)
-        pairs.append(pair if anchored == value else f"{key}={text}")
     plugins = [parts_of(name)[0] for name in (*plan.setups, *plan.tasks)]
     return replace(
         plan,
         places=places,
         teams={
-            name: table_of(place, plan.pairs)
+            name: table_of(place, plan.settings)
             for name, place in places.items()
             if place.endswith(".toml") and Path(place).is_file()
         },
-        pairs=pairs,
+        settings={key: from_here(key, value) for key, value in plan.settings.items()},
         data=str(Path(plan.data).resolve()) if plan.data else None,
         files={name: str(Path(name).resolve()) for name in plugins if name.endswith(".py")},
     )

@@ -6,13 +6,13 @@ Leaves out: what names mean (`config.systems`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from comas.config.plan import Plan, plan
-from comas.config.schema import read
-from comas.config.systems import found_at, is_run, system_plan
+from comas.config.schema import read, settings_of
+from comas.config.systems import Overrides, found_at, is_run, system_plan
 from comas.memory import bounds
 from comas.models.sources import team_file
 from comas.team.build import Note, Team, assemble, build_team
@@ -22,7 +22,7 @@ from comas.types import Host
 def load(
     path: str | Path,
     step: int | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     hosts: Mapping[str, Host] | None = None,
 ) -> Team:
     """The team of a run as it was at its last checkpoint (or after `step` steps), without
@@ -45,24 +45,24 @@ async def greeted(planned: Plan, note: Note) -> Team:
     return await assemble(bounds(planned), note)
 
 
-def named(name: str, pairs: Sequence[str] = (), of_a_base: Sequence[str] = ()) -> Plan:
+def named(name: str, overrides: Overrides = (), of_a_base: Mapping[str, Any] | None = None) -> Plan:
     """Plan the team of a run or an export, of a config file, or of copies of a base model, which
-    has pairs of its own.
+    has settings of its own.
     """
     if is_run(name) or team_file(name) is not None:
-        return found_at(name, overrides=pairs)
+        return found_at(name, overrides=overrides)
     if name.endswith(".toml"):
-        return plan(read(name, pairs), learn=False)
-    return system_plan(name, [*of_a_base, *pairs])
+        return plan(read(name, overrides), learn=False)
+    return system_plan(name, {**(of_a_base or {}), **settings_of(overrides)})
 
 
-def system_team(name: str, pairs: Sequence[str] = ()) -> Team:
+def system_team(name: str, overrides: Overrides = ()) -> Team:
     """The team of that name, ready to be asked."""
-    return asked(named(name, pairs))
+    return asked(named(name, overrides))
 
 
 def team_of(config: str | Path | None = None, **overrides: Any) -> Team:
     """An untrained team from a config: `team_of(method="ttrl")`."""
-    pairs = {key.replace("__", "."): value for key, value in overrides.items()}
+    settings = {key.replace("__", "."): value for key, value in overrides.items()}
     path = os.path.expanduser(config) if config is not None else None
-    return asked(plan(read(path, pairs), learn=False))
+    return asked(plan(read(path, settings), learn=False))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
-from comas.config.schema import Config, parse_pair
+from comas.config.schema import Config
 from comas.hosts.api import ApiHost
 from comas.hosts.table import ApiTable, Key, LocalTable, keys_that
 from comas.types import Account, Host, UserMistake
@@ -156,12 +156,11 @@ def told(by_host: Mapping[str, Account]) -> Iterator[str]:
         yield f"host {name}, behind an API: {', '.join(parts)}; {outcome}"
 
 
-def check_changes(pairs: Sequence[str], configs: Sequence[Config]) -> None:
-    """Only `hosts.judge.budget_tokens=5000` or `hosts.home.max_rows=64`, of a host that one of
+def check_changes(changes: Iterable[str], configs: Sequence[Config]) -> None:
+    """Only keys such as `hosts.judge.budget_tokens` or `hosts.home.max_rows`, of a host that one of
     these configs has: anything else would change what is computed.
     """
-    for pair in pairs:
-        key, _ = parse_pair(pair)
+    for key in changes:
         table, _, name = key.rpartition(".")
         is_of_host = table.startswith("hosts.") and table.count(".") == 1
         if not is_of_host or name not in CHANGEABLE + ROOM + PLACE:
@@ -170,24 +169,24 @@ def check_changes(pairs: Sequence[str], configs: Sequence[Config]) -> None:
                 f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
                 f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
             )
-        takers = {host for config in configs for host in _takers(pair, config)}
-        if _host(pair) not in takers:
+        takers = {host for config in configs for host in _takers(name, config)}
+        host = table.removeprefix("hosts.")
+        if host not in takers:
             kind = "with weights" if name in ROOM + PLACE else "behind an API"
-            near = nearest(_host(pair), takers)
-            raise UserMistake(f"{pair}: there is no host {_host(pair)!r} {kind} here: {near}")
+            near = nearest(host, takers)
+            raise UserMistake(f"{key}: there is no host {host!r} {kind} here: {near}")
 
 
-def concerning(pairs: Sequence[str], config: Config) -> list[str]:
+def concerning(changes: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Keep the changes whose host this config has, of the kind that the key is for."""
-    return [pair for pair in pairs if _host(pair) in _takers(pair, config)]
+    return {
+        key: value
+        for key, value in changes.items()
+        if key.split(".")[1] in _takers(key.rpartition(".")[2], config)
+    }
 
 
-def _takers(pair: str, config: Config) -> set[str]:
-    """Hosts to which a change may belong."""
-    key, _ = parse_pair(pair)
-    kind = "local" if key.rpartition(".")[2] in ROOM + PLACE else "api"
-    return {name for name, host in config.hosts.items() if host.built_by == kind}
-
-
-def _host(pair: str) -> str:
-    return pair.split(".")[1]
+def _takers(name: str, config: Config) -> set[str]:
+    """Hosts to which a change of the key of this name may belong."""
+    kind = "local" if name in ROOM + PLACE else "api"
+    return {host for host, table in config.hosts.items() if table.built_by == kind}

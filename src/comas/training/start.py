@@ -11,13 +11,14 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from comas import memory
 from comas.config.checks import check_room, check_training, unused_max_tokens
 from comas.config.plan import Plan, plan
 from comas.config.plugins import check_trackers, load_builder
 from comas.config.rehearsal import rehearse
-from comas.config.schema import CHANGES, Config, checked, lifted, parse_pair, read, values_of
+from comas.config.schema import CHANGES, Config, checked, read, values_of, with_host_keys
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
@@ -194,28 +195,27 @@ def replies_of(run: Run) -> float:
 async def resume_async(
     path: str | Path,
     *hooks: Hook,
-    changes: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
     hosts: Mapping[str, Host] | None = None,
 ) -> Result:
     """Go on from a run's last good checkpoint.
 
-    `changes` are pairs of keys in `CHANGES` and in `spending.CHANGEABLE`: they are written into the
-    run's config. `hosts` are the instances that the run was begun with, or their like.
+    `changes` are values of keys in `CHANGES` and in `spending.CHANGEABLE`: they are written into
+    the run's config. `hosts` are the instances that the run was begun with, or their like.
     """
     hook = hooks_of(hooks)
     run = Run.open(path)
-    changes = lifted(changes, list(run.config()["hosts"]))
-    of_hosts = [pair for pair in changes if parse_pair(pair)[0] not in CHANGES]
+    changed = with_host_keys(changes or {}, list(run.config()["hosts"]))
+    of_hosts = [key for key in changed if key not in CHANGES]
     spending.check_changes(of_hosts, [checked(run.config())])
     run.lock()
     team = None
     try:
-        changed = dict(map(parse_pair, changes))
         run_steps = run.config()["steps"]
         start, notes = rewind(run)
         for note in notes:
             hook.note(note)
-        if not changes and (left := nothing_left(run, start)):
+        if not changed and (left := nothing_left(run, start)):
             hook.note(left)
             return result_of(run, 0.0)
         hook.working(Progress("estimating", start))

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from comas.config.plan import plan
-from comas.config.schema import parse_pair, read
+from comas.config.schema import read, settings_from
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
@@ -37,9 +37,8 @@ from comas.stats import Interval, auc, exact_share, finite, gain_interval, inter
 from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import Episode, Memory, Question, Task, Turn, UserMistake
-from comas.verbs import pairs_of
 
-Way = Literal[
+JudgeMode = Literal[
     "said",
     "expected",
     "believed",
@@ -47,16 +46,16 @@ Way = Literal[
     "believed after criticism",
     "blind answer",
 ]
-WAYS: Sequence[Way] = get_args(Way)
+MODES: Sequence[JudgeMode] = get_args(JudgeMode)
 """How a judge is had: the first three are what `options.score` may be, without criticism; a blind
 answer accepts work that gives the same.
 """
-JUDGED = 2 * len(WAYS) + 1
+JUDGED = 2 * len(MODES) + 1
 """Replies to a question besides its answers, at most: of two works five verdicts and a criticism
 each, and a blind answer.
 """
 BELIEVED = "score=believed evaluate=false"
-FORMS: Mapping[str, Way] = {
+FORMS: Mapping[str, JudgeMode] = {
     "score=said evaluate=false": "said",
     "score=expected evaluate=false": "expected",
     BELIEVED: "believed",
@@ -88,7 +87,7 @@ ALIKE = 0.05
 class Judged:
     """One way of judging, over the questions on which answers differ."""
 
-    way: Way
+    way: JudgeMode
     n: int
     """Questions on which both works were judged."""
     verdicts: int
@@ -190,7 +189,7 @@ def preflight(
     Several bases are a team of one agent each. `labels=False` reads none. `tell` hears what takes
     long.
     """
-    return fly(bases, pairs_of(overrides), questions, answers, labels, _Told(tell))
+    return run_preflight(bases, settings_from(overrides), questions, answers, labels, _Told(tell))
 
 
 class _Told(Hook):
@@ -208,15 +207,15 @@ class _Told(Hook):
             self.tell(text)
 
 
-def fly(
+def run_preflight(
     bases: Sequence[str],
-    pairs: Sequence[str],
+    settings: Mapping[str, Any],
     questions: int,
     answers: int,
     labels: bool,
     hook: Hook,
 ) -> Preflight:
-    """Run a preflight with `key=value` pairs of a command line; `hook` hears how far it is."""
+    """Run a preflight with these settings of a config; `hook` hears how far it is."""
     for name, count in (("questions", questions), ("answers", answers)):
         if type(count) is not int:
             raise UserMistake(f"{name}={count!r} is no whole number")
@@ -226,7 +225,7 @@ def fly(
             " each"
         )
     hook.working(Progress("loading"))
-    team = team_of(bases, pairs)
+    team = team_of(bases, settings)
     try:
         config = team.config
         check_votes(team.task, config.task)
@@ -281,7 +280,7 @@ def check_votes(task: Task, name: str) -> None:
         )
 
 
-def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
+def team_of(bases: Sequence[str], settings: Mapping[str, Any]) -> Team:
     """The team that is asked: of a run, an export or a config, of copies of one base, or of several
     bases at one table.
     """
@@ -290,10 +289,10 @@ def team_of(bases: Sequence[str], pairs: Sequence[str]) -> Team:
         hosts = {f"m{index}": {"base": base} for index, base in enumerate(bases)}
         table["hosts"] = hosts
         table["agents"] = {f"a{index}": {"host": host} for index, host in enumerate(hosts)}
-        return asked(plan(read(None, {**table, **dict(map(parse_pair, pairs))}), learn=False))
+        return asked(plan(read(None, {**table, **settings}), learn=False))
     if not bases:
-        return asked(plan(read(None, pairs), learn=False))
-    return asked(named(bases[0], pairs, ["agents=2", "method=ttrl"]))
+        return asked(plan(read(None, settings), learn=False))
+    return asked(named(bases[0], settings, {"agents": 2, "method": "ttrl"}))
 
 
 async def trial(
@@ -346,7 +345,7 @@ async def _judge(
     """
     shown = defuse(task.shown(question, work.text))
     evaluation = None
-    for way in WAYS[:-1]:
+    for way in MODES[:-1]:
         score, *criticised = way.split(" after ")
         if criticised and evaluation is None:
             evaluation = await criticise(question, work, shown, critic, task, blind=False)
@@ -413,7 +412,7 @@ def examined(
     replies = [turn for turns in solutions for turn in turns]
     read = [turn for turn in replies if turn.info["answer"] is not None]
     right = _labels(played, task) if labels else None
-    judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in WAYS]
+    judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in MODES]
     shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [len(by_answer(turns, task)) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
@@ -440,7 +439,7 @@ def examined(
     return replace(result, methods=advice(result))
 
 
-def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
+def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Verdict]:
     """All verdicts that were given in one way."""
     verdicts: list[Verdict] = []
     for index, episode in enumerate(episodes):
@@ -451,7 +450,9 @@ def _verdicts(way: Way, episodes: Sequence[Episode]) -> list[Verdict]:
     return verdicts
 
 
-def judged(way: Way, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None) -> Judged:
+def judged(
+    way: JudgeMode, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None
+) -> Judged:
     """The figures of one way of judging; `right` says of works whether they are, by their ids."""
     readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
     pairs = _pairs((verdict.question, verdict.side, value) for verdict, value in readable)
