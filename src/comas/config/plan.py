@@ -204,8 +204,10 @@ def laid_over(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for layer in reversed(layers):
         for key, value in layer.items():
             below = merged.get(key)
-            merges = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in WHOLE
-            merged[key] = {**below, **value} if merges else value
+            if isinstance(value, Mapping) and isinstance(below, Mapping) and key not in WHOLE:
+                merged[key] = {**below, **value}
+            else:
+                merged[key] = value
     return merged
 
 

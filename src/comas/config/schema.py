@@ -508,7 +508,9 @@ def read(
 
 def settings_of(pairs: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key -> value, of `key=value` pairs; a mapping is one already."""
-    return dict(pairs) if isinstance(pairs, Mapping) else dict(map(parse_pair, pairs))
+    if isinstance(pairs, Mapping):
+        return dict(cast("Mapping[str, Any]", pairs))
+    return dict(map(parse_pair, pairs))
 
 
 def settings_from(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -520,7 +522,7 @@ def settings_from(keys: Mapping[str, Any]) -> dict[str, Any]:
             value = "none"
         if value is None:
             raise UserMistake(f"{key}=None: None is no value of this key here: leave it out")
-        settings[key] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        settings[key] = str(value) if isinstance(value, Path) else value
     return settings
 
 
