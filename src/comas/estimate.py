@@ -371,8 +371,8 @@ def fit(resolved: Resolved, *, learn: bool = True) -> tuple[Resolved, Fit]:
         memory = dict.fromkeys(devices.values(), Memory(allowed, allowed))
     fits: list[HostFit] = []
     for name, host in hosts.items():
-        device = devices.get(name, host.where)
-        load = f"it is on another machine, where={host.where}"
+        device = devices.get(name, host.built_by)
+        load = "it is in a cluster, at RAY_ADDRESS"
         if name in devices:
             load = load_of(resolved, name, learn)
         if isinstance(load, str):  # careful values

@@ -314,8 +314,6 @@ OPTIMIZER = ("lr", *SEED_RECIPE)
 def _fill_host(name: str, table: dict[str, Any], sources: Sequence[Source], here: bool) -> None:
     """Write out the learner of a host, and the bounds of its memory where seed models need none."""
     check_builder_name("engines", table["engine"], f"hosts.{name}.engine")
-    if table["where"] != "here":
-        check_builder_name("transports", table["where"], f"hosts.{name}.where")
     if not here:
         table["learner"] = None
     elif table["learner"] is None:

@@ -26,16 +26,15 @@ from comas.config.schema import Config, checked
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
-from comas.hosts import api
+from comas.hosts import api, ray
 from comas.hosts.api import ApiHost
 from comas.hosts.plan import HostPlan, Lag
-from comas.hosts.remote import RemoteHost
+from comas.hosts.ray import RayHost
 from comas.hosts.table import TOKENS_PER_PASS
-from comas.machine import use_threads
+from comas.machine import usable_cpus, use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team import spending
-from comas.team.elsewhere import call_up, check_transport
 from comas.types import Account, Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
@@ -222,12 +221,10 @@ def build_team(
         jail.choose(config.sandbox)
         to_build = [name for name in config.hosts if name not in built and resolved.at(name)]
         host_weights = {name: weights_at(resolved.at(name), weights) for name in to_build}
-        elsewhere: list[RemoteHost] = []
+        elsewhere: list[RayHost] = []
         for name in to_build:
             if config.hosts[name].elsewhere:
-                elsewhere.append(
-                    call_up(resolved, plan_of(resolved, name, host_weights[name], learn))
-                )
+                elsewhere.append(ray.build(plan_of(resolved, name, host_weights[name], learn)))
                 built[name] = elsewhere[-1]
         # those elsewhere load while those here do
         for name in to_build:
@@ -248,12 +245,12 @@ def build_team(
 
 
 def _check_places(resolved: Resolved, built: Mapping[str, Host]) -> None:
-    """Refuse an engine or a transport that cannot run here, before weights are looked for."""
+    """Refuse an engine or a kind that cannot run here, before weights are looked for."""
     for name, table in resolved.config.hosts.items():
         if not table.here or name in built or not resolved.at(name):
             continue
         if table.elsewhere:
-            check_transport(name, table)
+            ray.check(f"hosts.{name}")
             continue
         module = load_builder("engines", table.engine, f"hosts.{name}.engine")
         if hasattr(module, "check"):
@@ -295,6 +292,7 @@ def plan_of(
 
         adapters = {plan.name: plan.adapter for plan in plans}
         shapes = {policy: Spec(a.rank, a.alpha, a.targets) for policy, a in adapters.items()}
+    elsewhere = [host for host in config.hosts.values() if host.elsewhere]
     return HostPlan(
         name=name,
         table=table,
@@ -306,7 +304,16 @@ def plan_of(
         shapes=shapes,
         lags={plan.name: Lag(plan.behind, plan.lag) for plan in plans if plan.behind},
         seed=config.seed,
+        cpus=config.threads or max(1, usable_cpus() // max(1, len(elsewhere))),
+        secrets=key_variables(config),
     )
+
+
+def key_variables(config: Config) -> frozenset[str]:
+    """The environment variables that hold keys of hosts behind an API."""
+    hosts = config.hosts.values()
+    variables = [variable for host in hosts for variable in (host.header_env or {}).values()]
+    return frozenset([*variables, *(host.key_env for host in hosts if host.key_env)])
 
 
 def members_of(resolved: Resolved, hosts: Mapping[str, Host]) -> list[Member]:

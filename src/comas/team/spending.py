@@ -18,7 +18,7 @@ from typing import Any
 from comas.config.mistakes import nearest
 from comas.config.schema import Config, parse_pair
 from comas.hosts.api import ApiHost
-from comas.hosts.table import ApiTable, Key, LocalTable, keys_that
+from comas.hosts.table import ApiTable, Key, RayTable, keys_that
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -27,9 +27,9 @@ uncounted.
 """
 CHANGEABLE = keys_that(ApiTable, Key.CHANGES)
 """Keys of a host behind an API on which no text depends."""
-PLACE = keys_that(LocalTable, Key.CHANGES)
+PLACE = ("kind", *keys_that(RayTable, Key.CHANGES))
 """Keys of a host with weights on which no text depends either: where it lives."""
-ROOM = keys_that(LocalTable, Key.BOUNDS)
+ROOM = keys_that(RayTable, Key.BOUNDS)
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 
@@ -161,7 +161,7 @@ def check_changes(pairs: Sequence[str], configs: Sequence[Config]) -> None:
     these configs has: anything else would change what is computed.
     """
     for pair in pairs:
-        key, _ = parse_pair(pair)
+        key, value = parse_pair(pair)
         table, _, name = key.rpartition(".")
         is_of_host = table.startswith("hosts.") and table.count(".") == 1
         if not is_of_host or name not in CHANGEABLE + ROOM + PLACE:
@@ -169,6 +169,10 @@ def check_changes(pairs: Sequence[str], configs: Sequence[Config]) -> None:
                 f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host"
                 f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
                 f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
+            )
+        if name == "kind" and value not in ("local", "ray"):
+            raise UserMistake(
+                f"{pair}: a host with weights goes on as local or ray; for another kind begin anew"
             )
         takers = {host for config in configs for host in _takers(pair, config)}
         if _host(pair) not in takers:
@@ -185,8 +189,9 @@ def concerning(pairs: Sequence[str], config: Config) -> list[str]:
 def _takers(pair: str, config: Config) -> set[str]:
     """Hosts to which a change may belong."""
     key, _ = parse_pair(pair)
-    kind = "local" if key.rpartition(".")[2] in ROOM + PLACE else "api"
-    return {name for name, host in config.hosts.items() if host.built_by == kind}
+    of_weights = key.rpartition(".")[2] in ROOM + PLACE
+    hosts = config.hosts.items()
+    return {name for name, h in hosts if (h.here if of_weights else h.built_by == "api")}
 
 
 def _host(pair: str) -> str:
