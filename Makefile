@@ -4,7 +4,6 @@
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
-# make test-ray  the tests that need Ray, in an environment of its own ($(RAY_VENV)); where it is not to be had, a line
 # make test-serve  the tests in which lm-eval and inspect_ai ask a team, in an environment of their own ($(SERVE_VENV))
 # make test-extras  each extra in an environment in which only it is installed ($(EXTRAS_FOLDER)): its command runs there
 # make test-versions  the quick tests with the oldest and newest packages, other Pythons, other vector instructions ($(VERSIONS_FOLDER))
@@ -22,7 +21,6 @@ VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
 VLLM_TESTS ?= tests/vllm
 TRACKERS_VENV ?= .venv-trackers
-RAY_VENV ?= .venv-ray
 SERVE_VENV ?= .venv-serve
 EXTRAS_FOLDER ?= build/extras
 VERSIONS_FOLDER ?= build/versions
@@ -41,7 +39,7 @@ INSTALL := install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
-  test-ray test-serve test-extras test-versions docs lint check commands short-demo package clean
+  test-serve test-extras test-versions docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -77,9 +75,6 @@ vllm-environment:
 
 test-trackers:
 	$(PYTHON) .ci/trackers_tests.py $(TRACKERS_VENV) "$(WHEELS)" "$(TORCH)"
-
-test-ray:
-	$(PYTHON) .ci/ray_tests.py $(RAY_VENV) "$(WHEELS)" "$(TORCH)"
 
 test-serve: $(VENV)/.installed-dev
 	$(PYTHON) .ci/serve_tests.py $(SERVE_VENV) $(BIN)/python
@@ -122,7 +117,7 @@ package: $(VENV)/.installed-dev
 	tar -tzf dist/*.tar.gz | grep -q tests/golden/comas.json
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(RAY_VENV) $(SERVE_VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(TRACKERS_VENV) $(SERVE_VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.torch:

@@ -4,8 +4,8 @@ For each extra an environment is made in which nothing but comas and that extra 
 the command that the extra is for runs there. So a package that an extra forgets is missed here,
 where the development environment would have it. Exit code 1 where a command fails.
 
-Leaves out: `vllm`, `ray` (environments of their own: vllm_tests.py, ray_tests.py), and `docs`,
-`notebook`, `dev`, which users do not install.
+Leaves out: `vllm` (an environment of its own: vllm_tests.py), `ray` (which needs nothing but its
+package), and `docs`, `notebook`, `dev`, which users do not install.
 """
 
 from __future__ import annotations

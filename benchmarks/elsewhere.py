@@ -1,10 +1,10 @@
 """What a turn costs at a host elsewhere: `python benchmarks/elsewhere.py [--games 1000] [--steps 6]
 [--json]`.
 
-The training loop as it is, with a scripted host that answers at once: in this process, in a child,
-and as an actor of Ray where that is installed. The three take turns step by step, so that what else
-the machine does falls on all of them. Processor seconds are of this process alone (what the far end
-takes runs beside it); wall seconds hold the journey there and back.
+The training loop as it is, with a scripted host that answers at once: in this process, and in an
+actor of Ray. The two take turns session by session, so that what else the machine does falls on
+both. Processor seconds are of this process alone (what the actor takes runs beside it); wall
+seconds hold the journey there and back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from comas.questions.checked import of_run
 from comas.storage.run import Run
 from comas.team.build import Team, members_of
 from comas.testing import Scripted, golden_script, scripted_elsewhere
-from comas.types import Host, UserMistake
+from comas.types import Host
 
 loop: Any = importlib.import_module("comas.training.loop")
 
@@ -47,25 +46,6 @@ class Told(Hook):
         """Microseconds of the processor and of the clock per turn, of each step but the first."""
         pairs = zip(self.marks, self.marks[1:], self.turns[1:], strict=False)
         return [((b[0] - a[0]) / turns * 1e6, (b[1] - a[1]) / turns * 1e6) for a, b, turns in pairs]
-
-
-def places() -> dict[str, Callable[[Team], Host]]:
-    """Name -> how the host of a team is made there."""
-    made: dict[str, Callable[[Team], Host]] = {"here": lambda _: Scripted(golden_script, "home")}
-    for name in ("process", "ray"):
-        transport = importlib.import_module(f"comas.transports.{name}")
-        try:
-            if hasattr(transport, "check"):
-                transport.check("hosts.home")
-        except UserMistake as error:
-            print(f"not measured: {error}")
-            continue
-
-        def start(team: Team, transport: Any = transport) -> Host:
-            return scripted_elsewhere(transport, golden_script, team.method, "home")
-
-        made[name] = start
-    return made
 
 
 def session(team: Team, host: Host) -> list[tuple[float, float]]:
@@ -89,7 +69,10 @@ def main() -> None:
     torch.set_num_threads(1)
     measured: dict[str, list[tuple[float, float]]] = {}
     team, _ = team_of(given.games, given.steps)
-    hosts = {name: start(team) for name, start in places().items()}
+    hosts: dict[str, Host] = {
+        "here": Scripted(golden_script, "home"),
+        "ray": scripted_elsewhere(golden_script, "home"),
+    }
     try:
         for _ in range(3):
             for name, host in hosts.items():

@@ -1,7 +1,7 @@
 """Many discussions over several hosts, one of which is slow, or stalls: `python benchmarks/load.py
 [--games 1000] [--json]`.
 
-Four scripted hosts in processes of their own, each reply after a delay; each discussion keeps to
+Four scripted hosts in actors of Ray, each reply after a delay; each discussion keeps to
 one host (three turns, one after the other), so that whatever else it waits for is our doing. Rows:
 all hosts alike; one of them fifty times as slow; a judge behind an API that never answers beside
 them. What counts is when the discussions of the other hosts have ended, as a ratio to the first
@@ -11,25 +11,18 @@ row of the same run.
 from __future__ import annotations
 
 import asyncio
-import os
-import pickle
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from shapes import arguments, show
 
-from comas.config.plugins import load_plugin
 from comas.hosts import api
-from comas.hosts.far_end import Call
-from comas.hosts.remote import RemoteHost
+from comas.hosts.ray import RayHost
 from comas.machine import peak_bytes_of
-from comas.team.elsewhere import of_learning
-from comas.testing import Scripted, ScriptedShipment, golden_script
-from comas.transports import process
-from comas.types import Ask, Host, HostFailure, Method, Sampling
+from comas.testing import Scripted, golden_script
+from comas.types import Ask, Host, HostFailure
 
 HOSTS = 4
 TURNS = 3
@@ -50,28 +43,12 @@ class Delayed(Scripted):
         return await super().ask(ask)
 
 
-@dataclass(frozen=True)
-class DelayedShipment(ScriptedShipment):
-    """A `Delayed` host."""
-
-    def build(self) -> tuple[Delayed, Method]:
-        """Build it at the far end."""
-        return Delayed(self.script, self.name), self.method
-
-
-def started() -> list[RemoteHost]:
+def started() -> list[RayHost]:
     """The hosts, all of them ready."""
-    import load  # by its own name, under which the far end imports it
-
-    method = load_plugin("method", "comas")
-    hosts: list[RemoteHost] = []
-    for number in range(HOSTS):
-        name = f"h{number}"
-        shipment = load.DelayedShipment(name, golden_script, of_learning(method))
-        host = RemoteHost(name, method, 60.0)
-        call = Call(host=name, shipment=pickle.dumps(shipment), device="cpu", threads=1)
-        host.dial(process.start(call, host.hear, host.end))
-        hosts.append(host)
+    hosts = [
+        RayHost(f"h{number}", partial(Delayed, golden_script, f"h{number}"), learns=True)
+        for number in range(HOSTS)
+    ]
     for host in hosts:
         host.ready()
     return hosts
@@ -115,7 +92,7 @@ async def beside_a_stall(hosts: Sequence[Host], games: int) -> tuple[float, floa
     judge = api.ApiHost("judge", {"j": "model"}, table)
     message = {"role": "user", "content": "how good?"}
     stalled = [
-        asyncio.create_task(judge.ask(f"s{i}", "j", [message], Sampling(), i, False, "scoring"))
+        asyncio.create_task(judge.ask(Ask(f"s{i}", "j", [message], "scoring", seed=i)))
         for i in range(games // 10)
     ]
     await asyncio.sleep(2.0)  # their connections are open, and nothing comes over them
@@ -131,9 +108,6 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--games", type=int, default=1000)
     given = parser.parse_args()
-    here = str(Path(__file__).parent)
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = here + (os.pathsep + known if known else "")
     hosts = started()
     try:
         asyncio.run(played(hosts, given.games, False))  # the first round warms up

@@ -32,7 +32,7 @@ ONLY = {
     Key.OF_API: "has an effect only with `api`",
     Key.OF_WEIGHTS: "has an effect only without `api`",
     Key.OF_ADAPTERS: "has an effect only with adapters",
-    Key.ELSEWHERE: "has an effect only where `where` is not `here`",
+    Key.OF_RAY: 'has an effect only with `kind = "ray"`',
 }
 """Fact -> where alone a key has an effect."""
 

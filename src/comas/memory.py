@@ -365,8 +365,8 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     needs: list[HostMemory] = []
     for name, host in hosts.items():
         if name not in devices:
-            need: HostNeed | str = f"it is on another machine, where={host.where}"
-            needs.append(_unknown(name, host, host.where, need))
+            why = "it is in a cluster, at RAY_ADDRESS"
+            needs.append(_unknown(name, host, host.built_by, why))
             continue
         device = devices[name]
         need = need_of(plan, name)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from comas.config import mistakes
 from comas.config.checks import check_training
 from comas.config.plan import OPTIMIZER, OURS, plan, tiny_recipe
 from comas.config.plugins import filled, keywords, load_plugin, split_options
@@ -39,10 +40,10 @@ def resolved(*pairs: str) -> Config:
         ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
         ("method=ttlr", "method 'ttlr': did you mean ttrl?"),
         ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
-        ("wher=process", "unknown key wher: did you mean where?"),
-        ("pacience=5", "unknown key pacience: did you mean patience?"),
+        ("king=ray", "unknown key king: did you mean kind?"),
+        ("concurency=5", "unknown key concurency: did you mean concurrency?"),
         ("bas=seed", "unknown key bas: did you mean base?"),
-        ("zzzzzz=1", "unknown key zzzzzz: one of address, agents, "),
+        ("zzzzzz=1", "unknown key zzzzzz: one of agents, api, "),
         ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
         ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"),
         ("options.rounds=true", "valid integer"),
@@ -101,14 +102,14 @@ def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
 
 def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:
     two = {"hosts": {"one": {}, "two": {}}}
-    assert read(None, {"hosts": {"one": {}}, "patience": 5}).hosts["one"].patience == 5
-    with pytest.raises(UserMistake, match="pacience: did you mean patience"):
-        read(None, {"hosts": {"one": {}}, "pacience": 5})
-    with pytest.raises(UserMistake, match="pacience: one of agents, ") as caught:
-        read(None, {**two, "pacience": 5})
-    assert "patience" not in str(caught.value)
-    with pytest.raises(UserMistake, match="patience belongs to a host, and here are one, two"):
-        read(None, {**two, "patience": 5})
+    assert read(None, {"hosts": {"one": {}}, "concurrency": 5}).hosts["one"].concurrency == 5
+    with pytest.raises(UserMistake, match="concurency: did you mean concurrency"):
+        read(None, {"hosts": {"one": {}}, "concurency": 5})
+    with pytest.raises(UserMistake, match="concurency: one of agents, ") as caught:
+        read(None, {**two, "concurency": 5})
+    assert "concurrency" not in str(caught.value)
+    with pytest.raises(UserMistake, match="concurrency belongs to a host, and here are one, two"):
+        read(None, {**two, "concurrency": 5})
 
 
 @pytest.mark.parametrize(
@@ -407,3 +408,56 @@ def test_tables_are_bound_to_the_functions_that_use_them() -> None:
     assert (method.epochs, method.minibatches) == (3, 2)
     # a whole number where a fraction is expected
     assert resolved("loss.clip=1").loss == {"clip": 1.0, "clip_high": None}
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ({"where": "here", "patience": 120.0}, {}),
+        ({"where": "process"}, {"kind": "ray"}),
+        ({"where": "ray", "threads": 3}, {"kind": "ray", "cpus": 3}),
+        ({"where": "process", "device": "cuda:1"}, {"kind": "ray", "device": "cuda"}),
+        ({"where": "ray", "address": "10.0.0.1:6379"}, {"kind": "ray"}),
+    ],
+)
+def test_hosts_elsewhere_of_0_1_are_actors(
+    former: dict[str, Any], now: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    mistakes._note.cache_clear()
+    assert read(None, {"hosts": {"home": former}}) == read(None, {"hosts": {"home": now}})
+    read(None, {"hosts": {"home": former}})
+    # a line for each key that is called something else, once
+    notes = len(now) - ("device" in now) + ("address" in former)
+    assert len(caplog.records) == notes
+    if notes:
+        assert f"where={former['where']} of an earlier version is read as kind=ray" in caplog.text
+    assert ("RAY_ADDRESS" in caplog.text) == ("address" in former)
+
+
+@pytest.mark.parametrize("key", ["where", "hosts.home.where"])
+def test_a_transport_of_ones_own_is_refused_in_a_line(key: str) -> None:
+    with pytest.raises(
+        UserMistake, match=r"where: a host elsewhere is an actor of Ray: .*kind=ray"
+    ):
+        read(None, {key: "./mine.py"})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["cpus=2"], "hosts.home.cpus is for a host elsewhere: set hosts.home.kind=ray"),
+        (["gpus=1"], "hosts.home.gpus is for a host elsewhere"),
+        (["kind=ray", "gpus=1.5"], "gpus = 1.5: wanted is a whole number, or a share of one GPU"),
+        (
+            ["kind=ray", "device=cuda:1"],
+            "Ray chooses the GPU of an actor: set hosts.home.device=cu",
+        ),
+        (["kind=ray", "api=http://127.0.0.1:9/v1"], "hosts.home.kind is 'ray', and a host behind"),
+        (["kind=nowhere"], "hosts.home.kind = 'nowhere'"),
+    ],
+)
+def test_keys_of_hosts_elsewhere_are_for_them(pairs: list[str], said: str) -> None:
+    with pytest.raises(UserMistake) as caught:
+        read(None, pairs)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Hosts that tests ship to a far end, in a module that a child can import."""
+"""Hosts that tests have built in actors, in a module that these can import."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import asyncio
 import errno
 import logging
 import os
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comas.testing import Scripted, ScriptedShipment
-from comas.types import Ask, HostFailure, Method, UserMistake
+from comas.testing import Scripted
+from comas.types import Ask, HostFailure, UserMistake
 
 
 class Unsendable(str):
@@ -31,19 +28,11 @@ def polite(policy: str, role: str, prompt: str, seed: int) -> str:
         raise HostFailure("the machine let us down")
     if "odd" in prompt:
         raise Odd(1, 2)
-    if "withdrawn" in prompt:
-        raise asyncio.CancelledError
-    if "leave" in prompt:
-        raise SystemExit(5)
     if "unsendable" in prompt:
         return Unsendable(prompt)
     if "warn" in prompt:
         logging.getLogger("comas").warning("the far end warns of %s", prompt)
-    if "print" in prompt:
-        print("what a library prints")
     if "die" in prompt:
-        print("these are my last words", file=sys.stderr)
-        sys.stderr.flush()
         os._exit(7)
     if "environment" in prompt:
         return " ".join(sorted(os.environ))
@@ -68,8 +57,6 @@ class Slow(Scripted):
         words = ask.messages[-1]["content"].split()
         if words[0] == "wait":
             await asyncio.sleep(float(words[1]))
-        if words[0] == "block":
-            time.sleep(float(words[1]))
         if words[0] == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return await super().ask(ask)
@@ -80,25 +67,13 @@ class Slow(Scripted):
         await super().save(path)
 
 
-@dataclass(frozen=True)
-class SlowShipment(ScriptedShipment):
-    """The same for `Slow`."""
-
-    def build(self) -> tuple[Slow, Method]:
-        return Slow(self.script, self.name), self.method
+def slow(name: str = "far") -> Slow:
+    """A host that does what prompts say."""
+    return Slow(polite, name)
 
 
-@dataclass(frozen=True)
-class Unbuildable:
+def unbuildable(how: str) -> Any:
     """A host that cannot be built, in one of several ways."""
-
-    how: str
-
-    def build(self) -> Any:
-        if self.how == "mistake":
-            raise UserMistake("base 'nothing': no such folder")
-        if self.how == "exit":
-            os._exit(5)
-        if self.how == "hang":
-            time.sleep(600)
-        raise AssertionError(self.how)
+    if how == "mistake":
+        raise UserMistake("base 'nothing': no such folder")
+    os._exit(5)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
@@ -103,6 +105,10 @@ class Former(NamedTuple):
     """Whether its value, in this table, meant what is done now."""
     instead: str
     """The remedy for any other value."""
+    becomes: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = lambda *_: {}
+    """Keys of this table that say the same now."""
+    now: str = ""
+    """What says it now, where that is no key."""
 
 
 def _only(*values: Any) -> Callable[[Any, Mapping[str, Any]], bool]:
@@ -122,16 +128,32 @@ def _has_bounds(host: Any) -> bool:
     return "api" in keys or {"tokens_per_pass", "max_rows"} <= keys
 
 
+def _place(where: Any, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The kind of a host that lived at a place; an actor's GPU is chosen by Ray."""
+    if where == "here":
+        return {}
+    on_gpu = str(table.get("device", "")).startswith("cuda:")
+    return {"kind": "ray", **({"device": "cuda"} if on_gpu else {})}
+
+
 FORMER = {
+    "where": Former(
+        _only("here", "process", "ray"),
+        "a host elsewhere is an actor of Ray: leave it out, and set kind=ray (docs/elsewhere.md)",
+        _place,
+    ),
+    "threads": Former(_any, "", lambda threads, _: {"cpus": threads}),
+    "patience": Former(_any, ""),
+    "address": Former(_any, "", now="the environment variable RAY_ADDRESS, which has to be set"),
     "ahead": Former(
         _only(0),
         "steps are no longer played while the one before is learnt: leave it out (two hosts with"
-        " where=process keep two cores busy)",
+        " kind=ray keep two cores busy)",
     ),
     "tensor_parallel": Former(
         _only(1),
         "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
-        " (where=process, device=cuda:N)",
+        " (kind=ray, gpus=1)",
     ),
     "compile": Former(
         _only(False),
@@ -183,14 +205,26 @@ one; what was trained with one can be asked and looked at.
 
 
 def upgraded(table: Any, known: Container[str]) -> Any:
-    """A table as 0.1 wrote it, without the keys that are gone and change nothing; `known` are those
-    that it has now.
+    """A table as 0.1 wrote it, without the keys that are gone, with what says the same now, of
+    which a line is logged; `known` are those that it has now.
     """
     if not isinstance(table, Mapping):
         return table
     keys = cast("Mapping[str, Any]", table)
-    return {
-        key: value
-        for key, value in keys.items()
-        if key in known or key not in FORMER or not FORMER[key].is_off(value, keys)
-    }
+    now = dict(keys)
+    for key, value in keys.items():
+        if key in known or key not in FORMER or not FORMER[key].is_off(value, keys):
+            continue
+        becomes = FORMER[key].becomes(value, keys)
+        if all(new in known for new in becomes):
+            del now[key]
+            now |= becomes
+            if says := FORMER[key].now or ", ".join(f"{k}={v}" for k, v in becomes.items()):
+                _note(f"{key}={value}", says)
+    return now
+
+
+@cache
+def _note(formerly: str, now: str) -> None:
+    """Log what a former key is read as, once."""
+    logging.getLogger("comas").warning("%s of an earlier version is read as %s", formerly, now)

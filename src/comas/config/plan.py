@@ -30,6 +30,7 @@ from comas.config.schema import Config, HostConfig, anchor_files, checked
 from comas.hosts.plan import HostPlan, Lag
 from comas.hosts.table import TOKENS_PER_PASS
 from comas.learners.recipe import Recipe
+from comas.machine import usable_cpus
 from comas.models.sources import Source, at_hand, check_place
 from comas.storage import files
 from comas.storage.run import Run
@@ -63,6 +64,7 @@ class Plan:
         table = config.hosts[name]
         policies = self.at(name)
         here = table.here
+        elsewhere = sum(other.elsewhere for other in config.hosts.values())
         return HostPlan(
             name=name,
             table=table,
@@ -74,6 +76,8 @@ class Plan:
                 policy.name: Lag(policy.behind, policy.lag) for policy in policies if policy.behind
             },
             seed=config.seed,
+            cpus=config.threads or max(1, usable_cpus() // max(1, elsewhere)),
+            secrets=key_variables(config),
         )
 
     def _recipe(self, name: str) -> Recipe:
@@ -327,11 +331,16 @@ def tiny_recipe() -> dict[str, Any]:
 # --- hosts
 
 
+def key_variables(config: Config) -> frozenset[str]:
+    """The environment variables that hold keys of hosts behind an API."""
+    hosts = config.hosts.values()
+    variables = [variable for host in hosts for variable in (host.header_env or {}).values()]
+    return frozenset([*variables, *(host.key_env for host in hosts if host.key_env)])
+
+
 def host_settings(name: str, host: HostConfig, policies: Sequence[PolicyPlan]) -> dict[str, Any]:
     """`[hosts.<name>]` with its learner; where tiny models are, with the bounds of its memory."""
     check_builder_name("engines", host.engine, f"hosts.{name}.engine")
-    if host.where != "here":
-        check_builder_name("transports", host.where, f"hosts.{name}.where")
     sources = [policy.source for policy in policies if policy.host == name]
     table = host.model_dump()
     if not host.here:

@@ -1,5 +1,5 @@
 """Everything that is named in a config and found by that name: methods, tasks and setups, engines,
-kinds of hosts, monitors, tools, trackers, transports. `ttrl` is `comas.methods.ttrl`,
+kinds of hosts, monitors, tools, trackers. `ttrl` is `comas.methods.ttrl`,
 `./mine.py` that file. Adding one is adding a file.
 
 What cannot be played, learnt by or called is a mistake in one line, and so is an option that its
@@ -41,7 +41,6 @@ CALLS = {
     "trackers": "open(run)",
     "monitors": "watch()",
     "tools": "make()",
-    "transports": "start(call, heard, ended)",
 }
 """Folder -> how what is found there is called."""
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")

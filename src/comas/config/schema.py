@@ -39,6 +39,7 @@ from comas.hosts.table import (
     LocalTable,
     OwnTable,
     Place,
+    RayTable,
     keys_that,
     none_as_text,
 )
@@ -57,14 +58,15 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class HostConfig(ApiTable, OwnTable, LocalTable):
+class HostConfig(ApiTable, OwnTable, RayTable):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
 
     kind: Annotated[Place | None, Key.OWN_FILE] = None
     """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
-    a module of `comas.hosts`; None is `api` where that is set, otherwise local.
+    a module of `comas.hosts`, such as `ray` for an actor of Ray; None is `api` where that is set,
+    otherwise local.
     """
 
     @model_validator(mode="before")
@@ -83,18 +85,18 @@ class HostConfig(ApiTable, OwnTable, LocalTable):
 
     @property
     def here(self) -> bool:
-        """Whether its weights are loaded by us, in this process or in one that we reach."""
-        return self.built_by == "local"
+        """Whether its weights are loaded by us, in this process or in an actor."""
+        return self.built_by in ("local", "ray")
 
     @property
     def elsewhere(self) -> bool:
-        """Whether that is another process."""
-        return self.here and self.where != "here"
+        """Whether that is an actor."""
+        return self.built_by == "ray"
 
     @property
     def on_this_machine(self) -> bool:
         """Whether its weights are in this machine's memory, as far as the config tells."""
-        return self.here and self.where in ("here", "process")
+        return self.here and not (self.elsewhere and os.environ.get("RAY_ADDRESS"))
 
 
 def of_its_kind(name: str, table: Any) -> Any:
@@ -331,7 +333,7 @@ ONLY_API = keys_that(ApiTable, Key.OF_API)
 ONLY_WEIGHTS = keys_that(LocalTable, Key.OF_WEIGHTS)
 ONLY_ADAPTERS = keys_that(LocalTable, Key.OF_ADAPTERS)
 """Keys of agents as well."""
-ONLY_ELSEWHERE = keys_that(LocalTable, Key.ELSEWHERE)
+ONLY_RAY = keys_that(RayTable, Key.OF_RAY)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
 """Of hosts and policies: what a folder may be called, and no path that leads elsewhere."""
@@ -425,7 +427,7 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
     """Refuse a key that says nothing at this kind of host, or needs another one."""
-    if host.kind in ("local", "api") and (host.kind == "api") != (host.api is not None):
+    if host.kind in ("local", "ray", "api") and (host.kind == "api") != (host.api is not None):
         raise ValueError(
             f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
             f" hosts.{name}.api: leave hosts.{name}.kind out"
@@ -452,14 +454,17 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
                 f"hosts.{name}.{key} is for a host with weights of our own, and says nothing to one"
                 " behind an API: leave it out"
             )
-    if host.where != "here" and not host.here:
-        raise ValueError(f"hosts.{name}.where is for hosts with weights of our own: leave it out")
-    for key in ONLY_ELSEWHERE:
+    for key in ONLY_RAY:
         if getattr(host, key) is not None and not host.elsewhere:
             raise ValueError(
-                f"hosts.{name}.{key} is for a host elsewhere: set hosts.{name}.where, or leave it"
-                " out"
+                f"hosts.{name}.{key} is for a host elsewhere: set hosts.{name}.kind=ray, or leave"
+                f" it out (in what goes on, hosts.{name}.{key}=none)"
             )
+    if host.elsewhere and host.device.startswith("cuda:"):
+        raise ValueError(
+            f"hosts.{name}.device is {host.device}, and Ray chooses the GPU of an actor: set"
+            f" hosts.{name}.device=cuda"
+        )
     if host.budget_money is not None and host.price is None:
         raise ValueError(
             f"hosts.{name}.budget_money needs a price: set hosts.{name}.price = [prompt, generated]"
@@ -685,8 +690,6 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         for key in OWN_FILES_OF_HOSTS:
             if _is_file(target := host.get(key)):
                 yield f"hosts.{name}.{key}", target, "would run the code in that file"
-        if (address := host.get("address")) is not None:
-            yield f"hosts.{name}.address", address, "would send every discussion there"
         # 1 and "yes" are read as true as well
         if host.get("trust_remote_code", False) is not False:
             yield (

@@ -14,7 +14,7 @@ from comas.program import Work
 from comas.seams import EngineModule
 from comas.types import Method
 
-T = TypeVar("T", bound=HostTable)
+T = TypeVar("T", bound=HostTable, covariant=True)
 """The table of a kind of host."""
 
 
@@ -48,5 +48,9 @@ class HostPlan(Generic[T]):
     lags: Mapping[str, Lag] = field(default_factory=dict[str, Lag])
     """Earlier selves among the policies."""
     seed: int = 0
+    cpus: int = 1
+    """Of a host elsewhere, where its table names no number."""
+    secrets: frozenset[str] = frozenset()
+    """Names of environment variables that no process of a host elsewhere may see."""
     work: Work | None = None
     """What is worked on, for messages on how to go on."""

@@ -26,7 +26,7 @@ class Key(Enum):
     OF_WEIGHTS = "says nothing with `api`"
     OF_ADAPTERS = "says nothing where whole models are trained, or none"
     OWN_FILE = "names a file of the user's own where it ends in .py"
-    ELSEWHERE = "says nothing where the host lives in this process"
+    OF_RAY = 'says nothing without `kind = "ray"`'
 
 
 def keys_that(table: type[BaseModel], *facts: Key) -> tuple[str, ...]:
@@ -136,19 +136,35 @@ class LocalTable(HostTable):
     """
     lr: float | None = Field(None, gt=0)
     """Overrides the shared one."""
-    where: Annotated[Place, Key.CHANGES, Key.OWN_FILE] = "here"
-    """The process that it lives in: `here` is this one; `process` a child of this one, `ray` an
-    actor; or a file with `start(call, heard, ended)`.
-    """
-    threads: Annotated[int | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, ge=1, le=4096)
-    """Of torch, where it lives elsewhere; None is the run's number, or its share of the CPUs."""
-    patience: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
-    """Seconds without a sign of life after which a host elsewhere counts as lost."""
-    address: Annotated[str | None, Key.CHANGES, Key.ELSEWHERE] = Field(None, min_length=1)
-    """Of the service that `where` names, such as a Ray cluster that runs; None starts one here, or
-    takes what the service's own environment variable says.
-    """
     trust_remote_code: Annotated[bool, Key.OF_WEIGHTS] = False
+
+
+def _whole_or_share(gpus: float | None) -> float | None:
+    """Refuse a number of GPUs that no actor can have."""
+    if gpus is not None and gpus > 1 and gpus != int(gpus):
+        raise ValueError("wanted is a whole number, or a share of one GPU, such as 0.5")
+    return gpus
+
+
+class RayTable(LocalTable):
+    """What the actor of a host elsewhere asks its Ray cluster for."""
+
+    cpus: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_RAY] = Field(
+        None, ge=1, le=4096
+    )
+    """CPUs, and threads of torch there; None is the run's number of threads, or its share of the
+    CPUs here.
+    """
+    gpus: Annotated[
+        float | None,
+        BeforeValidator(none_as_text),
+        AfterValidator(_whole_or_share),
+        Key.CHANGES,
+        Key.OF_RAY,
+    ] = Field(None, ge=0)
+    """GPUs, or a share of one; None is 1 where `device` is cuda, or auto and the cluster has GPUs,
+    otherwise 0.
+    """
 
 
 Price = Annotated[float, Field(ge=0)]

@@ -19,15 +19,14 @@ from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.memory import at_start
 from comas.game.play import Scene, play_all, settle_all
-from comas.hosts import api
+from comas.hosts import api, ray
 from comas.hosts.api import ApiHost
 from comas.hosts.plan import HostPlan
-from comas.hosts.remote import RemoteHost
+from comas.hosts.ray import RayHost
 from comas.machine import use_threads
 from comas.program import Work
 from comas.sync import run_sync
 from comas.team import spending
-from comas.team.elsewhere import call_up, check_transport
 from comas.types import Account, Episode, Host, Method, Question, Sampling, Task, UserMistake
 
 Builder = Callable[[HostPlan[Any]], Host]
@@ -202,10 +201,10 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
         jail.choose(config.sandbox)
         to_build = [name for name in config.hosts if name not in built and plan.at(name)]
         host_weights = {name: weights_at(plan.at(name), plan.checkpoint) for name in to_build}
-        elsewhere: list[RemoteHost] = []
+        elsewhere: list[RayHost] = []
         for name in to_build:
             if config.hosts[name].elsewhere:
-                elsewhere.append(call_up(plan, with_weights(plan, name, host_weights[name])))
+                elsewhere.append(ray.build(with_weights(plan, name, host_weights[name])))
                 built[name] = elsewhere[-1]
         # those elsewhere load while those here do
         for name in to_build:
@@ -226,12 +225,12 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
 
 
 def check_places(plan: Plan) -> None:
-    """Refuse an engine or a transport that cannot run here, before weights are looked for."""
+    """Refuse an engine or a kind that cannot run here, before weights are looked for."""
     for name, table in plan.config.hosts.items():
         if not table.here or not plan.at(name):
             continue
         if table.elsewhere:
-            check_transport(name, table)
+            ray.check(f"hosts.{name}")
             continue
         module = load_builder("engines", table.engine, f"hosts.{name}.engine")
         if hasattr(module, "check"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from comas.config.mistakes import nearest
 from comas.config.schema import Config
 from comas.hosts.api import ApiHost
-from comas.hosts.table import ApiTable, Key, LocalTable, keys_that
+from comas.hosts.table import ApiTable, Key, RayTable, keys_that
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -27,9 +27,9 @@ uncounted.
 """
 CHANGEABLE = keys_that(ApiTable, Key.CHANGES)
 """Keys of a host behind an API on which no text depends."""
-PLACE = keys_that(LocalTable, Key.CHANGES)
+PLACE = ("kind", *keys_that(RayTable, Key.CHANGES))
 """Keys of a host with weights on which no text depends either: where it lives."""
-ROOM = keys_that(LocalTable, Key.BOUNDS)
+ROOM = keys_that(RayTable, Key.BOUNDS)
 """Keys of a host with weights that bound its memory, and change what it computes by rounding only.
 """
 
@@ -156,11 +156,11 @@ def told(by_host: Mapping[str, Account]) -> Iterator[str]:
         yield f"host {name}, behind an API: {', '.join(parts)}; {outcome}"
 
 
-def check_changes(changes: Iterable[str], configs: Sequence[Config]) -> None:
+def check_changes(changes: Mapping[str, Any], configs: Sequence[Config]) -> None:
     """Only keys such as `hosts.judge.budget_tokens` or `hosts.home.max_rows`, of a host that one of
     these configs has: anything else would change what is computed.
     """
-    for key in changes:
+    for key, value in changes.items():
         table, _, name = key.rpartition(".")
         is_of_host = table.startswith("hosts.") and table.count(".") == 1
         if not is_of_host or name not in CHANGEABLE + ROOM + PLACE:
@@ -168,6 +168,11 @@ def check_changes(changes: Iterable[str], configs: Sequence[Config]) -> None:
                 f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host"
                 f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
                 f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
+            )
+        if name == "kind" and value not in ("local", "ray"):
+            raise UserMistake(
+                f"{key}={value}: a host with weights goes on as local or ray; for another kind"
+                " begin anew"
             )
         takers = {host for config in configs for host in _takers(name, config)}
         host = table.removeprefix("hosts.")
@@ -188,5 +193,7 @@ def concerning(changes: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def _takers(name: str, config: Config) -> set[str]:
     """Hosts to which a change of the key of this name may belong."""
-    kind = "local" if name in ROOM + PLACE else "api"
-    return {host for host, table in config.hosts.items() if table.built_by == kind}
+    hosts = config.hosts.items()
+    if name in ROOM + PLACE:
+        return {host for host, table in hosts if table.here}
+    return {host for host, table in hosts if table.built_by == "api"}

@@ -8,7 +8,6 @@ which. Leaves out: anything that judges how good a method is.
 from __future__ import annotations
 
 from comas.testing.engines import check_engine as check_engine
-from comas.testing.hosts import ScriptedShipment as ScriptedShipment
 from comas.testing.hosts import check_host as check_host
 from comas.testing.hosts import scripted_elsewhere as scripted_elsewhere
 from comas.testing.methods import check_method as check_method

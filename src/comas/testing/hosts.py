@@ -1,5 +1,5 @@
-"""The contract of hosts: `check_host` holds any host to `comas.types.Host`; and a scripted host for
-the far end of a line, for tests of transports and to measure what they cost.
+"""The contract of hosts: `check_host` holds any host to `comas.types.Host`; and a scripted host
+elsewhere, for tests and to measure what it costs.
 
 A broken contract is an AssertionError that says which. Leaves out: how good what it says is.
 """
@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from comas.hosts.far_end import Call, Transport
-from comas.hosts.remote import RemoteHost
-from comas.team.elsewhere import of_learning
+from comas.hosts.ray import RayHost
 from comas.testing.scripted import Script, Scripted
 from comas.types import (
     Ask,
     Fit,
     Host,
     Meter,
-    Method,
     Payoff,
     Reply,
     Sampling,
@@ -181,29 +178,13 @@ async def _check_learning(host: Host, policy: str) -> None:
     ), "loaded: not what was saved"
 
 
-# --- at the far end of a line
+# --- elsewhere
 
 
-@dataclass(frozen=True)
-class ScriptedShipment:
-    """What a `Scripted` host is built from; the script is a function at the top of a module."""
-
-    name: str
-    script: Script
-    method: Method
-
-    def build(self) -> tuple[Scripted, Method]:
-        """Build it."""
-        return Scripted(self.script, self.name), self.method
-
-
-def scripted_elsewhere(
-    transport: Transport, script: Script, method: Method, name: str = "script", patience: float = 60
-) -> RemoteHost:
-    """A scripted host at the far end of a line of this transport, ready to be asked."""
-    shipment = pickle.dumps(ScriptedShipment(name, script, of_learning(method)))
-    host = RemoteHost(name, method, patience)
-    call = Call(host=name, shipment=shipment, device="cpu", threads=1)
-    host.dial(transport.start(call, host.hear, host.end))
+def scripted_elsewhere(script: Script, name: str = "script") -> RayHost:
+    """A scripted host in an actor of Ray, ready to be asked; the script is a function at the top of
+    a module that is found there.
+    """
+    host = RayHost(name, partial(Scripted, script, name), learns=True)
     host.ready()
     return host

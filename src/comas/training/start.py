@@ -206,7 +206,7 @@ async def resume_async(
     hook = hooks_of(hooks)
     run = Run.open(path)
     changed = with_host_keys(changes or {}, list(run.config()["hosts"]))
-    of_hosts = [key for key in changed if key not in CHANGES]
+    of_hosts = {key: value for key, value in changed.items() if key not in CHANGES}
     spending.check_changes(of_hosts, [checked(run.config())])
     run.lock()
     team = None
