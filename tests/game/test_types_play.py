@@ -7,7 +7,7 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from comas.game.agent import Agent, Member, Table, derive_seed
 from comas.game.play import Scene, payoffs, play_all, settle_all
+from comas.objective.credit import grpo
 from comas.tasks import pick
 from comas.testing import (
     Scripted,
@@ -345,6 +346,13 @@ def pay(reward: float) -> Callable[..., None]:
     return lambda episodes, task: [setattr(e.turns[0], "reward", reward) for e in episodes]  # type: ignore[return-value]
 
 
+def pay_alone(episodes: Sequence[Episode], task: Task) -> None:
+    """Each turn is a group of its own."""
+    for alone in (alone for episode in episodes for alone in episode.turns):
+        alone.reward = 1.0
+        alone.group = alone.id
+
+
 async def silent(*_: Any) -> None:
     return None
 
@@ -373,6 +381,7 @@ FAULTS = {
     "asked nobody": game(silent),
     "nothing was paid": replace(game(one), settle=lambda e, t: None),
     "another discussion": game(wild),
+    "nobody would learn": replace(game(one), settle=pay_alone, credit=grpo),
     "is paid inf": replace(game(one), settle=pay(float("inf"))),
 }
 

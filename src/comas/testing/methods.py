@@ -28,7 +28,7 @@ from comas.testing.scripted import (
     repeating,
     scripted_scene,
 )
-from comas.types import Episode, Method, Question, Row, State, Task, UserMistake
+from comas.types import Episode, Method, Question, Row, State, Task, Turn, UserMistake
 
 
 @contextmanager
@@ -71,6 +71,8 @@ def check_method(
             "the task's rules leaked into the game: set grounded=True on the Method"
         )
     _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
+    if setting.get("samples", 1) >= method.samples:
+        _check_compared(method, [turn for turn in turns if turn.reward is not None])
     joined = payoffs(episodes, scene.members)
     counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
@@ -108,6 +110,38 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
             assert advantages_T.shape == mask_T.shape, "credit: not an advantage per token"
             assert np.isfinite(advantages_T).all(), f"credit: not finite where {paid} is paid"
             assert not advantages_T[~mask_T].any(), "credit: an advantage outside of the mask"
+
+
+def _check_compared(method: Method, rewarded: Sequence[Turn]) -> None:
+    """Where every reward differs, some advantage is not 0: otherwise no policy would ever learn.
+
+    Turns without a group are compared with all of their policy, of which a step has more than here.
+    """
+    if any(turn.group is None for turn in rewarded):
+        return
+    mask_T = np.array([False, True])
+    flat_T = np.where(mask_T, np.float32(-1.0), np.float32(0.0))
+    rows: dict[str, list[Row]] = {}
+    for index, turn in enumerate(rewarded):
+        row = Row(
+            turn.id,
+            turn.role,
+            1.0,
+            np.arange(2),
+            mask_T,
+            flat_T,
+            group=turn.group,
+            reward=float(index),
+            ref_logprobs_T=flat_T,
+            now_T=flat_T,
+        )
+        rows.setdefault(turn.policy, []).append(row)
+    advantages = [a for of_policy in rows.values() for a in method.credit(of_policy, method.kl)]
+    assert any(a.any() for a in advantages), (
+        "nobody would learn, whatever is rewarded: each rewarded turn is the only one of its policy"
+        " in its group, so that there is nothing to compare; give several turns one `group`, play"
+        " samples of a question, or take the credit reinforce_pp"
+    )
 
 
 def _check_order(
