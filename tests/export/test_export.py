@@ -260,6 +260,7 @@ def test_the_card_tells_the_numbers_of_the_folder(
     )
     assert f"| generated tokens | {metrics[-1]['tokens']:,}, measurements not counted |" in text
     assert "| steps | 3 of 3 |" in text
+    assert "| steps that moved `a0` | 3 of 3 |" in text
     assert str(made.path.parent) not in text  # folders of this machine are nobody's business
     for part, library in (("model", "transformers"), ("adapter", "peft")):
         own = hub.ModelCard(

@@ -431,10 +431,8 @@ def test_a_budget_of_an_evaluation_counts_all_sittings_and_systems(
     )
     assert len(server.worked) == len(games(folder)) == 8  # nothing twice
     changes = json.loads((folder / "evaluation.json").read_text())["changes"]
-    assert [c["pairs"][0] for c in changes] == [
-        "hosts.home.budget_tokens=70",
-        "hosts.home.budget_tokens=1000",
-    ]
+    budgets = [change["settings"]["hosts.home.budget_tokens"] for change in changes]
+    assert budgets == [70, 1000]
     report = json.loads((folder / "report.json").read_text())
     # with 3 greetings
     assert [(r["system"], r["spent"]["requests"]) for r in report["api"]] == [("m1", 7), ("m2", 7)]

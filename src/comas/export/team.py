@@ -9,6 +9,7 @@ folder, and what was not measured is said to be so. Leaves out: how adapters are
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ from comas.evaluation.accuracy import accuracy, paired_gain
 from comas.models.sources import ADAPTER, TEAM, exported, is_packaged, recorded_base, source_of
 from comas.stats import Interval
 from comas.storage import files
-from comas.storage.records import without_none
+from comas.storage.records import moved_in, without_none
 from comas.storage.run import Run
 from comas.types import UserMistake
 
@@ -329,6 +330,8 @@ class Facts:
     """Generated up to this step, measurements not counted."""
     seconds: float = 0.0
     peak_bytes: int | None = None
+    moved: dict[str, int] = field(default_factory=dict)
+    """Policy (`host/name`) that learns -> steps in which its gradient was not 0."""
     validation: Interval | None = None
     """At this step."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -357,9 +360,9 @@ def facts_of(run: Run, step: int) -> Facts:
     """Of this run after `step` steps."""
     facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
-    for metrics in run.metrics():
-        if metrics["step"] >= step:
-            break
+    steps = list(itertools.takewhile(lambda metrics: metrics["step"] < step, run.metrics()))
+    facts.moved = moved_in(steps)
+    for metrics in steps:
         facts.tokens = metrics["tokens"]
         facts.seconds += metrics["seconds"]
         facts.peak_bytes = max(facts.peak_bytes or 0, metrics.get("peak_bytes") or 0) or None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +114,13 @@ def without_none(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_none(part) for part in value]
     return value
+
+
+def moved_in(steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Count per policy that learns the steps in which its gradient was not 0."""
+    moved: dict[str, int] = {}
+    for step in steps:
+        for policy, statistics in step.get("policies", {}).items():
+            changed = bool(statistics.get("grad_norm")) and not statistics.get("skipped")
+            moved[policy] = moved.get(policy, 0) + changed
+    return moved

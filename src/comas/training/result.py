@@ -15,6 +15,7 @@ from comas.evaluation.accuracy import by_agent, paired_gain
 from comas.program import Work
 from comas.stats import Interval
 from comas.storage.alarms import read_alarms
+from comas.storage.records import moved_in
 from comas.storage.run import Run
 
 LAST = 10
@@ -115,16 +116,6 @@ def result_of(run: Run, seconds: float) -> Result:
         api=run.spent(),
         config=config,
     )
-
-
-def moved_in(steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Count per policy that learns the steps in which its gradient was not 0."""
-    moved: dict[str, int] = {}
-    for step in steps:
-        for policy, statistics in step.get("policies", {}).items():
-            changed = bool(statistics.get("grad_norm")) and not statistics.get("skipped")
-            moved[policy] = moved.get(policy, 0) + changed
-    return moved
 
 
 def mean_figures(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
