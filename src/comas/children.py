@@ -1,13 +1,12 @@
-"""What processes that comas starts are given, and what is said of one that has ended.
+"""What processes that comas starts are given.
 
-Leaves out: how they are started and spoken with (`transports`, `answers.pool`), and programs that
+Leaves out: how they are started and spoken with (`hosts.ray`, `answers.pool`), and programs that
 nobody trusts (`sandbox`).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,14 +35,3 @@ def without_keys(environment: Mapping[str, str], named: frozenset[str]) -> dict[
         if name not in named and not like_a_key:
             passed_on[name] = value
     return passed_on
-
-
-def ending(code: int) -> str:
-    """Say how a process has ended; a negative exit code is that of a signal."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was ended by {name}"

@@ -93,13 +93,6 @@ def memory_of(device: str) -> Memory:
     return Memory(None, _physical())
 
 
-def gpus() -> int:
-    """GPUs that torch sees by number (`cuda:1`)."""
-    import torch
-
-    return torch.cuda.device_count()
-
-
 def has_apple_gpu() -> bool:
     """Whether torch computes on an Apple GPU (`mps`) here, with bfloat16, which macOS 14 brings
     (pytorch pull request 119641).

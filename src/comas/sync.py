@@ -96,10 +96,10 @@ class Busy:
             self.seconds += time.perf_counter() - self._since
 
 
-async def quiet(count: Callable[[], int], turns: int = QUIET) -> None:
-    """Wait until so many turns of the event loop have left a count as it was."""
+async def quiet(count: Callable[[], int]) -> None:
+    """Wait until QUIET turns of the event loop have left a count as it was."""
     unchanged = 0
-    while unchanged < turns:
+    while unchanged < QUIET:
         before = count()
         await asyncio.sleep(0)
         unchanged = unchanged + 1 if count() == before else 0
@@ -108,12 +108,9 @@ async def quiet(count: Callable[[], int], turns: int = QUIET) -> None:
 class Gathered(Generic[T]):
     """Collects what comes until the event loop goes quiet, and hands it on together."""
 
-    def __init__(self, hand_on: Callable[[list[T]], Awaitable[None]], turns: int = QUIET) -> None:
-        """`hand_on` is awaited; what comes meanwhile is gathered for the next time. `turns` of the
-        event loop without anything new count as quiet.
-        """
+    def __init__(self, hand_on: Callable[[list[T]], Awaitable[None]]) -> None:
+        """`hand_on` is awaited; what comes meanwhile is gathered for the next time."""
         self._hand_on = hand_on
-        self._turns = turns
         self._things: list[T] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -125,7 +122,7 @@ class Gathered(Generic[T]):
 
     async def _flush(self) -> None:
         while self._things:
-            await quiet(lambda: len(self._things), self._turns)
+            await quiet(lambda: len(self._things))
             things = self._things
             self._things = []
             await self._hand_on(things)

@@ -194,7 +194,7 @@ def _unpacked(shipment: bytes) -> Host:
         make: Callable[[], Host] = cloudpickle.loads(shipment)
     except (ImportError, AttributeError) as error:
         raise UserMistake(
-            f"what the method learns by cannot be found at the far end ({error}): install there"
+            f"what the method learns by cannot be found in the actor ({error}): install there"
             " what the files of the method and the engine import"
         ) from error
     return make()
@@ -360,9 +360,9 @@ class RayHost:
             cause.add_note(f"in the actor:\n{error}")
             return cause
         lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
-        reason = " ".join(lines[-1:])[:300] or type(error).__name__
         if not isinstance(error, _ends_of_actors()):  # what it raised could not travel
-            return HostFailure(reason)
+            return HostFailure((lines or [type(error).__name__])[-1])
+        reason = " ".join(lines)[:300] or type(error).__name__
         where = f" (process {self._built.process} on {self._built.node})"
         return HostLost(f"host {self.name}{where if self._built.process else ''} is lost: {reason}")
 
@@ -440,15 +440,16 @@ class RayHost:
         return {}
 
     def close(self) -> None:
-        """End the actor; one that does not answer is ended all the same."""
+        """End the actor; one that is not ready, or does not answer, is ended all the same."""
         import ray
         from ray.exceptions import RayError
 
         if self._closed:
             return
         self._closed = True
-        with suppress(RayError):
-            ray.get(self._actor.close.remote(), timeout=CLOSING)
+        if self._built.process:
+            with suppress(RayError):
+                ray.get(self._actor.close.remote(), timeout=CLOSING)
         ray.kill(self._actor)
         ray.util.remove_placement_group(self._room)
         _leave(self)
