@@ -201,6 +201,7 @@ class Load:
 
 def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
     """Work out what a host with weights here holds and is asked for; a text says why that fails."""
+    from comas.engines.auto import takes_vllm
     from comas.engines.hf import LARGEST
     from comas.learners.whole import SMALL
 
@@ -227,7 +228,11 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
     largest = max(shapes, key=lambda shape: shape.parameters)
     learning = [shape for shape, plan in zip(shapes, plans, strict=True) if learn and plan.learns]
     # an engine has packed weights on a CPU, and vLLM its own
-    copied = host.engine == "vllm" or not (gpu or largest.parameters > LARGEST)
+    models = 1 if adapting else len(shapes)
+    by_vllm = host.engine == "vllm"
+    if host.engine == "auto":
+        by_vllm = takes_vllm(str(torch_device), largest.parameters, models)
+    copied = by_vllm or not (gpu or largest.parameters > LARGEST)
     refers = learn and resolved.method.refers
     if adapting:
         adapters = [plan.adapter for plan in plans]
@@ -235,7 +240,8 @@ def load_of(resolved: Resolved, name: str, learn: bool) -> Load | str:
         ranks = [adapter.rank for adapter in adapters]
         each = max(ranks) * max(ends)  # there is room for the largest
         kept = number * largest.parameters * (1 + copied)
-        kept += each * len(plans) * (8 + 2 * half + 4 * (refers and bool(weights.adapters)))
+        sampled = 2 * (half or gpu)  # in bfloat16, or of float32 the half that is read together
+        kept += each * len(plans) * (8 + sampled + 4 * (refers and bool(weights.adapters)))
         kept += 8 * each * len(learning)
         trained = sum(rank * end for rank, end in zip(ranks, ends, strict=True))
         beside = min(1, len(learning))
