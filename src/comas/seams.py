@@ -271,6 +271,17 @@ def in_float64(tensor: Any) -> Any:
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
+def uploaded(tensor: Any, device: Any) -> Any:
+    """A tensor of the CPU on this device, itself where that is the CPU.
+
+    Nobody waits for a GPU, since the copy is from pinned memory; torch keeps that until it is
+    made. Apple GPUs share the CPU's memory, and are waited for.
+    """
+    if device.type in ("cpu", "mps"):
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 class Learner(Protocol):
     """Trains. One optimizer step per policy present in the rows."""
 

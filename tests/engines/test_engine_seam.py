@@ -16,10 +16,11 @@ import torch
 
 import comas
 from comas.config.plugins import builder_names, load_builder
-from comas.engines import auto, hf, stacked
+from comas.engines import auto, hf, stacked, vllm
 from comas.engines.hf import HFEngine
 from comas.engines.stacked import StackedEngine
-from comas.seams import EnginePlan, Request, Weights, WholeModel
+from comas.learners.lora.population import Population
+from comas.seams import Adapter, AdapterSpec, EnginePlan, Request, StaleWeights, Weights, WholeModel
 from comas.storage.run import Run
 from comas.testing import check_engine
 from comas.types import UserMistake
@@ -224,6 +225,51 @@ def test_auto_takes_the_stack_for_small_llamas_and_runs_of_older_versions_resume
     from comas.config.schema import HostConfig
 
     assert HostConfig.model_validate({"engine": "torch"}).engine == "auto"
+
+
+@pytest.mark.parametrize(
+    ("device", "parameters", "models", "taken"),
+    [
+        ("cuda:0", auto.LARGE, 1, True),
+        ("cuda", 7 * 10**9, 1, True),
+        ("cuda:1", 7 * 10**9, 1, False),  # vLLM takes the first
+        ("cuda:0", auto.LARGE - 1, 1, False),
+        ("cuda:0", 7 * 10**9, 2, False),
+        ("cpu", 7 * 10**9, 1, False),
+        ("mps:0", 7 * 10**9, 1, False),
+    ],
+)
+def test_vllm_is_tried_for_one_large_model_on_the_first_gpu(
+    device: str, parameters: int, models: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "find_spec", lambda name: name)
+    assert auto.takes_vllm(device, parameters, models) is taken
+    monkeypatch.setattr(auto, "find_spec", lambda name: None)
+    assert not auto.takes_vllm(device, parameters, models)
+
+
+def test_auto_is_vllm_where_it_is_tried_and_starts_otherwise_hf_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(auto, "takes_vllm", lambda *facts: asked.append(facts) or True)
+    started = object()
+    monkeypatch.setattr(vllm, "build", lambda plan, models: started)
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64, host="home")
+    base = llama().bfloat16()
+    shared = Population(base, {"a": AdapterSpec(2), "b": AdapterSpec(2)})
+    weights = {"a": Adapter(shared), "b": Adapter(shared)}
+    assert auto.build(plan, weights) is started
+    assert asked == [("cpu", base.num_parameters(), 1)]
+    for reason in (UserMistake("rank 600"), StaleWeights("not the base")):
+        monkeypatch.setattr(vllm, "build", lambda plan, models, reason=reason: raised(reason))
+        with caplog.at_level("WARNING", "comas"):
+            assert isinstance(auto.build(plan, weights), HFEngine)
+        assert f"hosts.home samples with engine hf, not vllm: {reason}" in caplog.text
+
+
+def raised(error: Exception) -> Any:
+    raise error
 
 
 def test_a_stack_holds_what_was_published_bit_for_bit() -> None:

@@ -96,6 +96,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(FakeTensor, "__bool__", here, raising=False)
     monkeypatch.setattr(FakeTensor, "numpy", lambda t: here(t) and np.zeros(t.shape), raising=False)
     # no contents that could be mixed up: shapes are all that is asked for
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(Population, "_try", run_once)
     watched = AppleGPU() if request.param == "mps" else nullcontext()
     with FakeTensorMode(allow_non_fake_inputs=True), watched:

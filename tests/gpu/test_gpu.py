@@ -1,6 +1,6 @@
 """On a GPU as on a CPU: what is sampled and weighed, gradients of learners, runs and their resumes.
 
-Leaves out: speed (`benchmarks/gpu_team.py`), shapes that need no GPU
+Leaves out: speed (`benchmarks/gpu_minutes.py`), shapes that need no GPU
 (`tests/engines/test_gpu_shapes.py`).
 """
 
@@ -26,8 +26,6 @@ from tests.support.engines import engine_of
 from tests.support.learning import METHOD, rows, say
 from tests.support.models import llama, requests
 from tests.support.runs import essence
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 KINDS = ["whole", "adapters"]
 TIE = 1e-4
@@ -126,3 +124,20 @@ def test_a_run_and_one_that_was_stopped(tmp_path: Path, learner: str) -> None:
     comas.resume(str(tmp_path / "cut"), steps=3)
     assert whole.steps == 3
     assert essence(Run(tmp_path / "cut")) == essence(Run(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_of_token_steps_says_what_its_calls_say(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = requests(24)
+    weights = weights_on("cuda", kind)
+    calls, graphs = (
+        engine_of(weights, [3], 0, 128, max_rows=8, captured=captured).generate(asked)
+        for captured in (False, True)
+    )
+    assert not caplog.messages  # of a graph that failed
+    for a, b in zip(calls, graphs, strict=True):
+        if min(a.margin, b.margin) > TIE:
+            np.testing.assert_array_equal(a.token_ids, b.token_ids)
+            np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)

@@ -299,7 +299,7 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
             match=r"mlp\.experts\.0 gets \(.*, 32\), tokens apart from their 3 rows: set hosts",
         ):
             Population(model, {f"p{i}": AdapterSpec(2) for i in range(count)})
-        fine, odd = row_by_row(
+        fine, odd, _ = row_by_row(
             model,
             {
                 n: m

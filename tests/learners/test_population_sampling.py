@@ -23,7 +23,7 @@ from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.seams import AdapterSpec, Request
-from comas.types import Payoff, Row
+from comas.types import Payoff, Row, Sampling
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
 from tests.support.engines import engine_of, is_stacked, publish
 from tests.support.families import FAMILIES, family_model
@@ -277,3 +277,57 @@ def test_halves_of_a_population_carry_its_adapters() -> None:
             halves.head(inputs_embeds=halves.body(input_ids=ids).last_hidden_state).logits, whole
         )
     assert not torch.equal(whole, made.model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.1)]
+)
+@pytest.mark.parametrize("owners", [("a", "b", "c", "d"), ("a", "b", "b", "d", "b"), ("c",)])
+def test_layers_that_read_together_say_what_they_say_apart(
+    owners: Sequence[str], dtype: torch.dtype, tolerance: float
+) -> None:
+    made = population(dtype=dtype)
+    asked = [
+        Request(owners[i % len(owners)], np.arange(4, 7 + i % 5), Sampling(max_tokens=9), i)
+        for i in range(2 * len(owners))
+    ]
+    apart = sampler(made, stacked=False).generate(asked)
+    made.joins = True
+    together = sampler(made, stacked=False).generate(asked)
+    for one, other in zip(apart, together, strict=True):
+        if dtype != torch.bfloat16:  # whose rounding draws other tokens
+            np.testing.assert_array_equal(one.token_ids, other.token_ids)
+        np.testing.assert_allclose(one.logprobs[0], other.logprobs[0], atol=tolerance)
+    assert all(layer.siblings is None for layer in made.layers)
+
+
+def test_what_reads_together_is_seen_in_a_trial() -> None:
+    groups = [[layer.name for layer in group.layers] for group in population().siblings]
+    ends = [sorted(name.rpartition(".")[2] for name in group) for group in groups]
+    of_a_block = [["k_proj", "q_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"]]
+    assert ends == 2 * [*of_a_block, ["down_proj"]]
+    assert not population().joins  # on a CPU each layer's product is what it was
+
+
+def test_nothing_broken_of_one_policy_reaches_another_where_layers_read_together() -> None:
+    made = population(dtype=torch.float32)
+    made.joins = True
+    asked = [Request("ab"[i % 2], np.arange(4, 9), Sampling(max_tokens=5), i) for i in range(6)]
+    wanted = [x.token_ids for x in sampler(made, stacked=False).generate(asked)]
+    with torch.no_grad():
+        made.flat_PN[1] = float("nan")
+    for i, reply in enumerate(sampler(made, stacked=False).generate(asked)):
+        if i % 2 == 0:
+            np.testing.assert_array_equal(reply.token_ids, wanted[i])
+
+
+def test_learning_goes_on_from_the_learners_own_weights_after_layers_read_together() -> None:
+    steps = []
+    for joins in (False, True):
+        learner = learner_of(population())
+        learner.population.joins = joins
+        asked = [Request(p, np.arange(4, 9), Sampling(max_tokens=5), 7) for p in "abcd"]
+        sampler(learner.population, stacked=False).generate(asked)
+        learner.step(parts_of(UNEVEN))
+        steps.append(learner.population.flat_PN.detach().clone())
+    assert torch.equal(*steps)

@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from comas import machine, memory
 from comas.config.plan import Plan
+from comas.engines import auto, vllm
 from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
 from comas.machine import Memory
@@ -451,3 +452,44 @@ def test_a_row_that_is_longer_than_a_pass_has_its_logits_made_in_chunks() -> Non
     assert few_logits(model, 64, 50 * 128)
     assert not few_logits(model, 64, 50 * 128 - 1)
     assert not few_logits(model, 256, 50 * 128)
+
+
+@pytest.mark.parametrize("total", [24, 80])
+@pytest.mark.parametrize("name", SHAPES)
+def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(
+    name: str, total: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights twice; keys and values while it samples, activations while it sleeps."""
+    family, width, inner, layers, heads, keys, vocabulary, _ = SHAPES[name]
+    config = AutoConfig.for_model(
+        family,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=keys,
+        vocab_size=vocabulary,
+    )
+    config.save_pretrained(tmp_path)
+    size = total * 10**9
+    monkeypatch.setattr(memory, "place_of", lambda *_: (torch.device("cuda", 0), torch.bfloat16))
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(size, size))
+    run = resolved(tmp_path, "task=sums", "agents=4", "hosts.home.learner=adapters")
+    monkeypatch.setattr(auto, "takes_vllm", lambda *_: False)
+    without = memory.need_of(run, "home")
+    monkeypatch.setattr(auto, "takes_vllm", lambda *_: True)
+    load = memory.need_of(run, "home")
+    assert isinstance(load, memory.HostNeed)
+    assert isinstance(without, memory.HostNeed)
+    weights = 2 * load.size.parameters
+    assert load.kept == without.kept + weights
+    fitted, found = fit(run)
+    host = fitted.config.hosts["home"]
+    (of_host,) = found.hosts
+    assert of_host.kept + of_host.passes <= 0.8 * size
+    of_learner = load.kept - weights
+    row = vllm.row_bytes(config, 1024, torch.bfloat16)
+    reserved = weights + vllm.WORKSPACE
+    cache = vllm.cache_bytes(row, host.max_rows, size - of_learner, reserved, "cuda", "hosts.home")
+    assert row <= cache <= row * host.max_rows
+    assert of_learner + reserved + cache <= size

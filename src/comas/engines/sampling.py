@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comas.seams import Generation, Request, Weighing, in_float64
+from comas.seams import Generation, Request, Weighing, in_float64, uploaded
 from comas.types import Meter, Sampling
 
 
@@ -57,8 +57,11 @@ def draw(
     greedy = bool((temperature_B == 0).any())
     plain = bool(((temperature_B == 0) | (temperature_B == 1)).all())
     narrowed = top_p_B is not None and bool((top_p_B < 1).any())
-    noise_B = noise_B.to(device, non_blocking=True)
-    temperature_B = temperature_B.to(device, non_blocking=True)
+    if device.type != "cpu":  # all in one upload
+        top_p_of_all_B = torch.ones_like(noise_B) if top_p_B is None else top_p_B
+        settings = (noise_B, temperature_B, top_p_of_all_B)
+        settings_3B = uploaded(torch.stack([x.double() for x in settings]), device)
+        noise_B, temperature_B, top_p_B = settings_3B
     greedy_B = temperature_B == 0
     divisor_B1 = torch.where(greedy_B, 1.0, temperature_B.double())[:, None]
     if not plain:
@@ -70,8 +73,7 @@ def draw(
     whole_B1 = sums_BN.sum(-1, keepdim=True)
     kept_BV = masses_BV
     if top_p_B is not None and narrowed:
-        top_p_B = top_p_B.double().to(device, non_blocking=True)
-        kept_BV = _nucleus(masses_BV / whole_B1, top_p_B) * whole_B1
+        kept_BV = _nucleus(masses_BV / whole_B1, top_p_B.double()) * whole_B1
         sums_BN = _sums_of_blocks(kept_BV)
     ids_B1, distance_B1 = _at(noise_B.double()[:, None], kept_BV, sums_BN)
     margin_B1 = distance_B1 / whole_B1
@@ -212,8 +214,10 @@ class Tape:
         inputs = (logits_BV, *map(torch.from_numpy, settings))
         size = drawn_at_once(logits_BV.shape[1], logits_BV.device.type != "cpu")
         slices = zip(*(tensor.split(size) for tensor in inputs), strict=True)
-        parts = [draw(*inputs_of_part) for inputs_of_part in slices]
-        return tuple(torch.cat(tensors).cpu().numpy() for tensors in zip(*parts, strict=True))
+        # ids are exact in float64; a GPU is waited for once
+        parts = [torch.stack([x.double() for x in draw(*of_part)]) for of_part in slices]
+        ids_B, logprobs_B, margins_B = torch.cat(parts, 1).cpu().numpy()
+        return ids_B.astype(np.int64), logprobs_B, margins_B
 
     def generations(self) -> list[Generation]:
         """What was drawn for each request, in their order."""

@@ -267,14 +267,14 @@ PART = 16
 """Rows below which dividing a pass is not worth its calls, as measured."""
 
 
-def _model_of(weights: Weights) -> CausalLM:
+def model_of(weights: Weights) -> CausalLM:
     """The model that weights lie in."""
     return weights.shared.model if isinstance(weights, Adapter) else weights.model
 
 
 def serves(models: Mapping[str, Weights]) -> bool:
     """Whether these are small plain Llamas of one shape on a CPU."""
-    return can_stack(list(map(_model_of, models.values())))
+    return can_stack(list(map(model_of, models.values())))
 
 
 def state_of(policy: str, weights: Weights) -> Mapping[str, torch.Tensor]:
@@ -302,14 +302,14 @@ class StackedEngine(BatchedEngine):
         self.pad_id = plan.pad_id
         self.max_rows = plan.max_rows
         states = [state_of(policy, self.models[policy]) for policy in self.policies]
-        first = _model_of(models[self.policies[0]])
+        first = model_of(models[self.policies[0]])
         self.stack = StackedLlama(first.config, states, self.context)
 
     @torch.no_grad()
     def _publish(self, policy: str, weights: Weights, version: int) -> None:
         """Copy these weights into the stack."""
-        current = _model_of(self.models[policy])
-        new = _model_of(weights)
+        current = model_of(self.models[policy])
+        new = model_of(weights)
         if new is not current and not can_stack([current, new]):
             raise StaleWeights(f"policy {policy!r}: its new weights do not fit into the stack")
         self.stack.put(self.policies.index(policy), state_of(policy, weights))

@@ -108,8 +108,9 @@ class LocalTable(HostTable):
     targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
-    """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is stacked
-    for small plain Llamas of one shape on a CPU, otherwise hf.
+    """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is vllm
+    where it is installed and there is one model of 50 million parameters or more on the first GPU,
+    stacked for small plain Llamas of one shape on a CPU, otherwise hf.
     """
     device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
     """`cpu`, `cuda`, `cuda:1` ..., `mps` (an Apple GPU); auto takes a GPU where there is one."""

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from comas.learners.passes import Layout, in_packs, one_by_one
+from comas.seams import uploaded
 from comas.types import Row
 
 LOGITS = 2**25
@@ -121,7 +122,7 @@ def token_logprobs(
     if any(r.temperature != 1 for r in rows):
         temperatures = np.array([r.temperature for r in rows])[layout.rows_N]
         kind = torch.promote_types(model.dtype, torch.float32)
-        temperature_N = torch.from_numpy(temperatures).to(kind).to(model.device)
+        temperature_N = uploaded(torch.from_numpy(temperatures).to(kind), model.device)
     if halves is None:
         logits_NV = _chosen(model(**layout.given, use_cache=False).logits, layout)
         picked_N = _pick(logits_NV, layout.ids_N, temperature_N)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from comas.seams import uploaded
 from comas.types import Row
 
 LONGEST = 1024
@@ -56,14 +57,14 @@ def one_by_one(rows: Sequence[Row], pad_id: int, device: Any) -> Layout:
         mask[i, : lengths[i]] = row.mask_T
     places = np.flatnonzero(mask)
     attend = np.arange(shape[1]) < np.array(lengths)[:, None]
-    places_N = torch.from_numpy(places).to(device)
+    places_N = uploaded(torch.from_numpy(places), device)
     return Layout(
         {
-            "input_ids": torch.from_numpy(ids).to(device),
-            "attention_mask": torch.from_numpy(attend.astype(int)).to(device),
+            "input_ids": uploaded(torch.from_numpy(ids), device),
+            "attention_mask": uploaded(torch.from_numpy(attend.astype(int)), device),
         },
         places_N - 1,
-        torch.from_numpy(ids.reshape(-1)[places]).to(device),
+        uploaded(torch.from_numpy(ids.reshape(-1)[places]), device),
         places // shape[1],
         places_N,
         shape,
@@ -109,14 +110,14 @@ def in_packs(
     device = model.device
     return Layout(
         {
-            "input_ids": torch.from_numpy(ids).to(device),
+            "input_ids": uploaded(torch.from_numpy(ids), device),
             "attention_mask": _mask(segments, model),
-            "position_ids": torch.from_numpy(positions).to(device),
+            "position_ids": uploaded(torch.from_numpy(positions), device),
         },
-        torch.from_numpy(all_sources).to(device),
-        torch.from_numpy(np.concatenate(tokens)[order]).to(device),
+        uploaded(torch.from_numpy(all_sources), device),
+        uploaded(torch.from_numpy(np.concatenate(tokens)[order]), device),
         all_places // shape[1],
-        torch.from_numpy(all_places).to(device),
+        uploaded(torch.from_numpy(all_places), device),
         shape,
     )
 
@@ -125,7 +126,7 @@ def _mask(segments_SL: np.ndarray, model: Any) -> torch.Tensor:
     """Which tokens see which, (S, 1, L, L): the beginning and their own row, as far as it is before
     them; padding sees itself, so that its states are numbers.
     """
-    of_tokens = torch.from_numpy(segments_SL).to(model.device)
+    of_tokens = uploaded(torch.from_numpy(segments_SL), model.device)
     queries = of_tokens[:, :, None]
     keys = of_tokens[:, None, :]
     width = of_tokens.shape[1]
@@ -357,4 +358,4 @@ def pad(arrays: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
     padded = np.zeros(like.shape, dtype=np.float64 if like.dtype == torch.float64 else np.float32)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
-    return torch.from_numpy(padded).to(like.device)
+    return uploaded(torch.from_numpy(padded), like.device)

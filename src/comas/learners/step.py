@@ -28,7 +28,7 @@ from comas.objective import corrections
 from comas.objective.corrections import Correction
 from comas.objective.credit import in_parts
 from comas.objective.losses import Batch
-from comas.seams import out_of_memory
+from comas.seams import out_of_memory, uploaded
 from comas.types import Meter, Method, Row
 
 Prepare = Callable[[Sequence[Owned], torch.Tensor], None]
@@ -93,8 +93,12 @@ class Holder(ABC):
     ) -> torch.Tensor:
         """Log-probs that a model gives these rows, (B, T)."""
         again = self.recipe.checkpointing and torch.is_grad_enabled()
+        rows = [row for _, row in owned]
+        padded = len({len(row.token_ids_T) for row in rows}) > 1
+        if packs is None and self.shares and padded and model.device.type != "cpu":
+            # of a mask of padding transformers looks at the contents, which waits for a GPU
+            packs = [[i] for i in range(len(rows))]
         with recomputing(model) if again else nullcontext():
-            rows = [row for _, row in owned]
             return token_logprobs(model, halves, rows, self.pad_id, packs=packs)
 
 
@@ -277,7 +281,9 @@ class Step:
         tokens = dict.fromkeys(policies, 0)
         for policy, row in owned:
             tokens[policy] += int(row.mask_T.sum())
-        losses = dict.fromkeys(policies, 0.0)
+        of_rows: list[str] = []
+        """The policy of each loss."""
+        losses_of_passes: list[torch.Tensor] = []
         unknown: dict[str, list[tuple[Row, np.ndarray]]] = {
             policy: [] for policy in policies if self.sampled and policy not in self.gaps
         }
@@ -290,7 +296,8 @@ class Step:
             if prepare is not None:
                 prepare(chosen, logprobs_BT)
             terms_BT = self._terms(chosen, logprobs_BT)
-            loss_B = terms_BT.sum(1) / terms_BT.new_tensor([tokens[policy] for policy, _ in chosen])
+            counts_B = torch.tensor([tokens[p] for p, _ in chosen], dtype=terms_BT.dtype)
+            loss_B = terms_BT.sum(1) / uploaded(counts_B, terms_BT.device)
             weights.backward(chosen, part.packs, loss_B.sum())
             weights.meter.learnt(len(chosen))
             if unknown:
@@ -298,8 +305,12 @@ class Step:
                 for (policy, row), own_T in zip(chosen, logprobs, strict=True):
                     if policy in unknown:
                         unknown[policy].append((row, own_T[: len(row.token_ids_T)]))
-            for (policy, _), loss in zip(chosen, loss_B.detach().cpu().tolist(), strict=True):
-                losses[policy] += loss
+            of_rows += [policy for policy, _ in chosen]
+            losses_of_passes.append(loss_B.detach())
+        losses = dict.fromkeys(policies, 0.0)
+        # read at the end: each look would wait for a GPU
+        for policy, loss in zip(of_rows, _read(losses_of_passes), strict=True):
+            losses[policy] += loss
         for policy, of_policy in unknown.items():
             self.gaps[policy], _ = gap_to_engine(policy, of_policy, weights.recipe)
         return losses
@@ -404,6 +415,11 @@ def logprobs(weights: Holder, owned: Sequence[Owned], reference: bool = False) -
                 results[i] = logprobs_T[: len(row.token_ids_T)]
             weights.meter.read(len(chosen))
     return results
+
+
+def _read(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """The numbers of all these vectors, by one copy."""
+    return torch.cat(list(tensors)).cpu().tolist() if tensors else []
 
 
 def _take_own(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from comas.engines.batcher import LEAVE, BatchedEngine, Places, Wanted
+from comas.engines.hf.captured import Capture, Capturing, cuda_graph
 from comas.engines.hf.lanes import PREFILL, Lanes, Prompt
 from comas.engines.sampling import Tape, weigh_all
 from comas.seams import (
@@ -142,10 +143,13 @@ class HFEngine(BatchedEngine):
         packed: bool = True,
         continuous: bool = True,
         prefill: int = PREFILL,
+        captured: bool = False,
+        capture: Capture = cuda_graph,
     ) -> None:
         """`packed`: whether linear layers on a CPU may use copies in oneDNN's layout; `continuous`:
         whether rows may enter while others run, where the family's cache allows it; `prefill`:
-        padded prompt tokens of a pass.
+        padded prompt tokens of a pass; `captured`: whether `capture` makes a graph of the steps of
+        rows, for full attention.
         """
         super().__init__(plan, models)
         self.pad_id = plan.pad_id
@@ -153,6 +157,7 @@ class HFEngine(BatchedEngine):
         self.packed = packed
         self.continuous = continuous
         self.prefill = prefill
+        self.capturing = Capturing(capture if captured else None, plan.host)
         self.models = dict(models)
         self._decoders: dict[str, Decoder] = {}
         for policy in self.policies:
@@ -278,6 +283,7 @@ class Decoder:
             self.engine.context,
             continuous=self.engine.continuous,
             prefill=self.engine.prefill,
+            capturing=self.engine.capturing,
         )
 
     def _prompts(self, requests: Sequence[Request]) -> list[Prompt]:

@@ -24,7 +24,8 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from comas.engines.batcher import moved
-from comas.seams import AdaptedModel, CausalLM, cache_keyword
+from comas.engines.hf.captured import AFTER, Capture, Captured, Capturing
+from comas.seams import AdaptedModel, CausalLM, cache_keyword, uploaded
 
 PREFILL = 8192
 """Padded prompt tokens in one forward pass, more where there are more rows: bounds memory."""
@@ -172,6 +173,13 @@ class _Layer(CacheLayerMixin):
     def get_seq_length(self) -> int:
         return self.used
 
+    @property
+    def is_compileable(self) -> bool:
+        """True on a GPU: of a cache that says so transformers makes the mask of a token without a
+        look at whether anything is masked, which waits for the GPU.
+        """
+        return self.keys is not None and self.keys.device.type != "cpu"
+
     def get_max_length(self) -> int:
         return self.window or -1
 
@@ -261,15 +269,15 @@ move, and the same for each row, (R, N), where rows end differently.
 
 
 def _move(piece: Piece, columns: int) -> Move:
-    """Made once for all layers, since a GPU is waited for with each list that it is given."""
+    """Made once for all layers."""
     used = piece.cache.used
     first: Any = piece.cache.layers[0]
     device = first.keys.device
-    source, places = (torch.tensor(x, device=device) for x in (piece.rows, piece.places))
+    source, places = (uploaded(torch.tensor(x), device) for x in (piece.rows, piece.places))
     span = range(used - min(columns, used), used)
     own_RN = None
     if piece.less is not None:
-        less = torch.tensor(piece.less, device=device)
+        less = uploaded(torch.tensor(piece.less), device)
         own_RN = (torch.arange(span.start, span.stop, device=device) - less[:, None]).clamp(min=0)
     return source, places, span, own_RN
 
@@ -307,10 +315,11 @@ class Lanes:
         *,
         continuous: bool = True,
         prefill: int = PREFILL,
+        capturing: Capturing | None = None,
     ) -> None:
         """`context` is the number of positions that a row may have. Without `continuous` all rows
         begin together, whatever the cache; `prefill` is the number of padded prompt tokens in one
-        pass.
+        pass; `capturing` makes graphs of token steps.
         """
         self.model = model
         self.adapted = adapted
@@ -334,6 +343,10 @@ class Lanes:
         # and copies the head's weights for each of them (bfloat16: 57 MB a row of SmolLM2)
         self.last_column = torch.tensor([-1], device=model.device)
         self.cache: Any = None
+        self.capturing = capturing or Capturing(None, "")
+        self._captured: Captured | None = None
+        self._steps = 0
+        """Steps with the rows of now."""
 
     def empty_cache(self) -> Any:
         """A cache of the kind that the model takes, for rows that begin together."""
@@ -353,8 +366,35 @@ class Lanes:
 
     def step(self) -> Tensor:
         """Logits behind the tokens that were drawn last, (B, V)."""
+        captured = self._captured
+        if captured is not None and captured.has(self.cache.layers[0], self.cache.used):
+            logits_BV = captured.logits(self.drawn_B, self.empty_B, self.cache.used)
+            for layer in self.cache.layers:
+                layer.used += 1
+            return logits_BV
+        self._captured = None
         ids_B1 = torch.from_numpy(self.drawn_B)[:, None]
-        return self._forward(ids_B1, self.policy_B, self.empty_B, self.cache)
+        logits_BV = self._forward(ids_B1, self.policy_B, self.empty_B, self.cache)
+        self._steps += 1
+        if self._captures() and self._steps >= AFTER:
+            self._captured = self.capturing.of(self._capture, logits_BV)
+        return logits_BV
+
+    def _captures(self) -> bool:
+        """Whether a graph is made of steps with rows like these."""
+        sees_all = self.mixes and not any(self.windows)
+        by_mask = self.model.config._attn_implementation == "sdpa"
+        return self.capturing.make is not None and sees_all and by_mask
+
+    def _capture(self, make: Capture) -> Captured:
+        """A graph of the step that was made last."""
+        step = self.drawn_B, self.empty_B, self.cache.used - 1
+
+        def forward(ids_B1: Tensor, positions_B1: Tensor, seen: Tensor, cache: Cache) -> Tensor:
+            with self.adapted.routed(self.policy_B) if self.adapted else nullcontext():
+                return self._model(ids_B1, seen, positions_B1, cache)
+
+        return Captured(self.cache.layers, step, self.last_position, forward, make)
 
     def change(
         self,
@@ -364,6 +404,8 @@ class Lanes:
         draw: Callable[[Tensor, np.ndarray], np.ndarray],
     ) -> None:
         """Keep the rows that live, and begin `rows`, whose first tokens are drawn."""
+        self._captured = None
+        self._steps = 0
         kept = np.flatnonzero(live_B)
         if not self.mixes:
             self._together(kept, rows, prompts, draw)
@@ -414,7 +456,8 @@ class Lanes:
             for row, member in enumerate(members):
                 part += served[member]
                 source += [row] * len(served[member])
-            drawn[part] = draw(logits[source], rows[part])
+            rows_of_logits = uploaded(torch.tensor(source), logits.device)
+            drawn[part] = draw(logits.index_select(0, rows_of_logits), rows[part])
             pieces.append(Piece(cache, source, [places[i] for i in part]))
         return pieces, drawn
 
@@ -508,20 +551,28 @@ class Lanes:
         """Logits of the last tokens, (B, V); rows of a population go through their adapters."""
         device = self.model.device
         held = cache.get_seq_length()
-        empty_B1 = torch.from_numpy(empty_B)[:, None]
-        columns = torch.arange(held + ids_BT.shape[1])
+        size = ids_BT.numel()
+        # one upload: what follows from these numbers is made where the model is
+        numbers = uploaded(torch.cat([ids_BT.flatten(), torch.from_numpy(empty_B)]), device)
+        empty_B1 = numbers[size:, None]
+        columns = torch.arange(held + ids_BT.shape[1], device=device)
         # padding has no position, and rows that have ended go on counting: behind the context there
         # is none either
         positions_BT = (columns[held:] - empty_B1).clamp(0, self.last_position)
         with self.adapted.routed(policy_B) if self.adapted else nullcontext():
-            return self.model(
-                input_ids=ids_BT.to(device),
-                attention_mask=(columns >= empty_B1).long().to(device),
-                position_ids=positions_BT.to(device),
-                use_cache=True,
-                logits_to_keep=self.last_column,
-                **{self.cache_keyword: cache},
-            ).logits[:, -1]
+            ids_BT = numbers[:size].view(ids_BT.shape)
+            return self._model(ids_BT, (columns >= empty_B1).long(), positions_BT, cache)
+
+    def _model(self, ids_BT: Tensor, mask: Tensor, positions_BT: Tensor, cache: Any) -> Tensor:
+        """Logits of the last tokens, (B, V)."""
+        return self.model(
+            input_ids=ids_BT,
+            attention_mask=mask,
+            position_ids=positions_BT,
+            use_cache=True,
+            logits_to_keep=self.last_column,
+            **{self.cache_keyword: cache},
+        ).logits[:, -1]
 
     def _together(
         self,
@@ -532,7 +583,7 @@ class Lanes:
     ) -> None:
         """Caches of another kind: rows may leave, and enter where no others are."""
         if len(kept):
-            self.cache.reorder_cache(torch.from_numpy(kept).to(self.model.device))
+            self.cache.reorder_cache(uploaded(torch.from_numpy(kept), self.model.device))
             self._only(kept)
             return
         [(order, self.cache, logits)] = self._prefilled(prompts)

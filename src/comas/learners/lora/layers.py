@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import grouped_mm
 from transformers.pytorch_utils import Conv1D
 
-from comas.seams import in_float64
+from comas.seams import in_float64, uploaded
 from comas.types import UserMistake
 
 
@@ -37,8 +37,8 @@ class Route:
         blocks are a view.
         """
         self.counts = tuple(counts[self.present])
-        self._counts = torch.tensor(self.counts, device=device)
-        self._ends_P = torch.tensor(np.cumsum(counts), dtype=torch.int32).to(device)
+        self._counts = uploaded(torch.tensor(self.counts), device)
+        self._ends_P = uploaded(torch.tensor(np.cumsum(counts), dtype=torch.int32), device)
         """Where the block of each policy ends, present or not, at one token per row."""
         self._known: dict[int, Tensor] = {}
 
@@ -130,9 +130,10 @@ def with_change(module: Any, change_OI: Tensor) -> Tensor:
 
 def row_by_row(
     model: Any, layers: Mapping[str, Any]
-) -> tuple[set[str], dict[str, tuple[int, ...]]]:
-    """Layers that get all tokens of a batch, one row after the other, whatever the shape; and with
-    its shape each that does not.
+) -> tuple[set[str], dict[str, tuple[int, ...]], list[list[str]]]:
+    """Layers that get all tokens of a batch, one row after the other, whatever the shape; with
+    its shape each that does not; and layers that were called, in groups that got the same tensor
+    one after the other.
 
     A shape does not tell: tokens that were gathered for an expert may by chance be as many as fit.
     So one row is made of NaNs, which reach whatever depends on that row and nothing else: the
@@ -141,33 +142,53 @@ def row_by_row(
     """
     fine = set(layers)
     odd = dict[str, tuple[int, ...]]()
+    groups: list[list[str]] = []
     for row in range(ROWS - 1):  # the last one's tokens are then those that are left
         seen = _nans_of(model, layers, row)
-        for name, shape, nan_N in seen:
+        for name, x_BTD, nan_N in seen:
             own_N = (
                 torch.arange(len(nan_N), device=nan_N.device) * ROWS // max(1, len(nan_N)) == row
             )
             if not len(nan_N) or len(nan_N) % (ROWS * TOKENS) or not torch.equal(nan_N, own_N):
-                odd.setdefault(name, shape)
+                odd.setdefault(name, tuple(x_BTD.shape))
         fine &= {name for name, _, _ in seen}
-    return fine - set(odd), odd
+        groups = _siblings(seen)
+    return fine - set(odd), odd, groups
+
+
+Seen = tuple[str, Tensor, Tensor]
+"""Of a call of a layer its name, its input, which tokens are NaN."""
+
+
+def _siblings(seen: Sequence[Seen]) -> list[list[str]]:
+    """Names of layers whose calls got the same tensor one after the other, each name once."""
+    groups: list[list[str]] = []
+    known: set[str] = set()
+    last: Tensor | None = None
+    for name, x_BTD, _ in seen:
+        if name in known:
+            continue
+        known.add(name)
+        if x_BTD is last:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+        last = x_BTD
+    return groups
 
 
 @torch.no_grad()
-def _nans_of(
-    model: Any, layers: Mapping[str, Any], row: int
-) -> list[tuple[str, tuple[int, ...], Tensor]]:
-    """Of a batch whose embeddings are NaN in this row: per call of a layer its name, the shape of
-    its input, which tokens are NaN.
+def _nans_of(model: Any, layers: Mapping[str, Any], row: int) -> list[Seen]:
+    """Calls of layers in a batch whose embeddings are NaN in this row.
 
     Rows are of several lengths, since some models leave padding out.
     """
     words = model.get_input_embeddings()
     device = model.device
-    seen: list[tuple[str, tuple[int, ...], Tensor]] = []
+    seen: list[Seen] = []
 
     def note(name: str, inputs: Sequence[Tensor]) -> None:
-        seen.append((name, tuple(inputs[0].shape), inputs[0].isnan().flatten(0, -2).any(-1)))
+        seen.append((name, inputs[0], inputs[0].isnan().flatten(0, -2).any(-1)))
 
     def broken(_: Any, __: Any, out_BTD: Tensor) -> Tensor:
         return out_BTD.index_fill(0, torch.tensor([row], device=out_BTD.device), float("nan"))
@@ -227,6 +248,8 @@ class Layer:
         self.a: Tensor
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
+        self.siblings: Siblings | None = None
+        """Those that read with it; None where each layer reads by itself."""
 
     def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
         route = self.routing.route
@@ -260,6 +283,54 @@ class Layer:
             f"module {self.name} gets {tuple(shape)}, tokens apart from their {rows} rows: set"
             " hosts.<name>.targets to layers of the attention, without it"
         )
+
+
+class Siblings:
+    """Layers that read the same tensor one after the other (q, k and v; gate and up).
+
+    The first of them multiplies it with the A of all, times their scales: two calls of a GPU less
+    for each of the others, and one for itself. For sampling alone, since a gradient of B needs
+    its own layer's product.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = list(layers)
+        self._a_PSI: Tensor
+        self._x_BTD: Tensor | None = None
+        """The tensor that was read last."""
+        self._parts: tuple[Tensor, ...] = ()
+        """Per layer scale x A^T, (tokens, rank)."""
+
+    def join(self, dtype: torch.dtype) -> None:
+        """From now on the layers read together, with their weights of now, in this dtype."""
+        scaled = []
+        for layer in self.layers:
+            scale = layer.scale
+            factor = scale[:, None, None] if isinstance(scale, Tensor) else scale
+            scaled.append((layer.a.detach() * factor).to(dtype))
+            layer.b = layer.b.to(dtype)
+            layer.siblings = self
+        self._a_PSI = torch.cat(scaled, 1)
+
+    def part(self) -> None:
+        """From now on each layer reads by itself."""
+        for layer in self.layers:
+            layer.siblings = None
+        self._x_BTD = None
+        self._parts = ()
+        del self._a_PSI
+
+    def read(self, layer: Layer, x_BTD: Tensor, route: Route, T: int) -> Tensor:
+        """Scale x A^T of one of the layers, (tokens, rank)."""
+        if layer is self.layers[0] or self._x_BTD is not x_BTD:
+            h_NS = times(x_BTD.flatten(0, -2), self._a_PSI[route.present].mT, route, T)
+            self._parts = h_NS.chunk(len(self.layers), 1)
+            self._x_BTD = x_BTD
+        h_NR = self._parts[self.layers.index(layer)]
+        if layer is self.layers[-1]:
+            self._x_BTD = None  # nobody else asks for it
+            self._parts = ()
+        return h_NR
 
 
 class Mixed(torch.autograd.Function):
@@ -301,8 +372,12 @@ def add(output_BTO: Tensor, x_BTD: Tensor, layer: Layer, route: Route) -> Tensor
     x_ND = x_BTD.flatten(0, -2)
     T = len(x_ND) // route.rows
     kind = x_BTD.dtype
-    a, b = (w.detach()[route.present].to(kind) for w in (layer.a, layer.b))
-    h_NR = _scaled(times(x_ND, a.mT, route, T), layer, route, T)
+    b = layer.b.detach()[route.present].to(kind)
+    if layer.siblings is not None:
+        h_NR = layer.siblings.read(layer, x_BTD, route, T)
+    else:
+        a = layer.a.detach()[route.present].to(kind)
+        h_NR = _scaled(times(x_ND, a.mT, route, T), layer, route, T)
     if route.even:
         output_BTO.view(len(b), -1, output_BTO.shape[-1]).baddbmm_(
             h_NR.view(len(b), -1, h_NR.shape[-1]), b

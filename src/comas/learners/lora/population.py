@@ -24,6 +24,7 @@ from comas.learners.lora.layers import (
     Layer,
     Route,
     Routing,
+    Siblings,
     linear_layers,
     row_by_row,
     sizes,
@@ -71,6 +72,12 @@ class Population:
             Layer(name, self._scales(name), module.weight.new_empty(0, dtype=kind), self.routing)
             for name, module in self.modules.items()
         ]
+        self.siblings: list[Siblings] = []
+        """All layers, in groups of those that read the same tensor."""
+        self.joins = model.device.type != "cpu"
+        """Whether such groups read together while they sample: on a GPU a call costs more than what
+        it computes.
+        """
         self._use(self.flat_PN)
         for policy in self.policies:
             self._begin(policy, seed)
@@ -115,15 +122,20 @@ class Population:
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """In here adapters are kept in the base's own dtype, which saves a conversion in every
-        layer and step; no gradients.
+        layer and step; no gradients. With `joins` layers that read the same tensor do so together.
         """
+        joined = self.siblings if self.joins else []
         apart = self.model.dtype != self.flat_PN.dtype
-        if apart:
+        for siblings in joined:
+            siblings.join(self.model.dtype)
+        if apart and not joined:
             self._use(self.flat_PN.to(self.model.dtype))
         try:
             yield
         finally:
-            if apart:
+            for siblings in joined:
+                siblings.part()
+            if apart or joined:
                 self._use(self.flat_PN)
 
     def collect(self) -> Tensor:
@@ -233,7 +245,7 @@ class Population:
         """Some layers see tokens apart from their rows (experts): found out here, before one
         policy's tokens go to another.
         """
-        fine, odd = row_by_row(self.model, self.modules)
+        fine, odd, groups = row_by_row(self.model, self.modules)
         if odd:  # NaNs of the base's own look like tokens of other rows
             weights = self.model.named_parameters()
             broken = [name for name, weight in weights if not bool(weight.isfinite().all())]
@@ -247,6 +259,11 @@ class Population:
             layer.ordered = layer.name in fine
             if layer.name in odd:
                 raise layer.mistake(odd[layer.name], ROWS)
+        layer_of = {layer.name: layer for layer in self.layers}
+        uncalled = [[name] for name in layer_of if not any(name in group for group in groups)]
+        self.siblings = [
+            Siblings([layer_of[name] for name in group]) for group in groups + uncalled
+        ]
 
     def _measure(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
         if self.routing.route is not None:
