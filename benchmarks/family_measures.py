@@ -235,17 +235,6 @@ def _accuracy_of_round(episodes: Sequence[Episode], at: int) -> float:
     return sum(right) / len(right)
 
 
-def talk(folder: Path, team: Team) -> tuple[float, float]:
-    """The share of right answers of the team's own game, and its tokens per question."""
-    puzzles = pick.load("test", limit=COUNT, seed=15)
-    scene = replace(team.scene(keep=False), options={})
-    game = replace(scene.method, supervised=False)
-    episodes = run_sync(play_all(replace(scene, method=game), puzzles, "talk"))
-    right = [e.answer is not None and _is_right(e.question, e.answer) for e in episodes]
-    tokens = [sum(turn.tokens for turn in episode.turns) for episode in episodes]
-    return sum(right) / len(right), sum(tokens) / len(tokens)
-
-
 RECORDED: dict[str, Callable[[Path], float]] = {
     "accuracy": lambda folder: recorded_accuracy(folder, "after"),
     "accuracy, start": lambda folder: recorded_accuracy(folder, "before"),
@@ -261,7 +250,5 @@ TEAM_MEASURES: dict[str, Measure] = {
     "assessment": assessments,
     "win rate": win_rate,
     "debate gain": debate_gain,
-    "talk": lambda folder, team: talk(folder, team)[0],
-    "talk tokens": lambda folder, team: talk(folder, team)[1],
 }
 """Name -> what its team does when it is asked."""

@@ -1,4 +1,4 @@
-"""What the benchmarks of populations share: random models, rows and prompts for them, and a clock.
+"""What benchmarks on random models share: the models, rows for them, and a clock.
 
 On a CPU everything runs in one thread and is timed by the processor seconds of this process, so
 that a machine that does other things as well does not blur the ratios; on a GPU by the wall clock,
@@ -26,8 +26,8 @@ from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.seams import AdapterSpec, Request
-from comas.types import Method, Row, Sampling
+from comas.seams import AdapterSpec
+from comas.types import Method, Row
 
 _QWEN = {
     "model_type": "qwen2",
@@ -162,18 +162,6 @@ def dealt(things: Sequence[Any], agents: int, seed: int = 0) -> dict[str, list[A
         p: [t for t, o in zip(things, owner, strict=True) if o == i]
         for i, p in enumerate(names(agents))
     }
-
-
-def random_requests(
-    count: int, prompt: int, new: int, vocabulary: int, agents: int, seed: int = 0
-) -> list[Request]:
-    """Prompts of half to all of `prompt` tokens, dealt to agents."""
-    rng = np.random.default_rng(seed)
-    ids = [rng.integers(1, vocabulary, rng.integers(prompt // 2, prompt + 1)) for _ in range(count)]
-    parts = dealt(list(enumerate(ids)), agents, seed)
-    return [
-        Request(p, x, Sampling(max_tokens=new), i) for p, part in parts.items() for i, x in part
-    ]
 
 
 def clock() -> float:

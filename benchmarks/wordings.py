@@ -29,7 +29,7 @@ from comas.game.play import play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import decide, most_frequent
 from comas.game.weighing import expected
-from comas.methods.comas import WORDING, beside_own, criticise
+from comas.methods.comas import WORDING, criticise, own_answer
 from comas.methods.shared.judging import WEIGHING
 from comas.questions.checked import loaded
 from comas.stats import auc
@@ -74,17 +74,22 @@ async def weigh(question: Question, work: Turn, agent: Agent, task: Task) -> Non
     """Ask about a work in all wordings; what is believed is noted on the work."""
     whole = defuse(task.shown(question, work.text))
     criticism = await criticise(question, work, whole, agent, task, blind=False)
-    shown = {
-        "whole": whole,
-        "bare": defuse(work.info["answer"]),
-        "criticised": f"{whole}\nCriticism of it: {defuse(criticism.text)}",
-        "beside": await beside_own(question, work, whole, agent, task),
+    own = await own_answer(question, work, agent, task)
+    plain = "{work}", {"work": whole}
+    criticised = "{work}\nCriticism of it: {criticism}"
+    shown: dict[str, tuple[str, dict[str, str]]] = {
+        "whole": plain,
+        "bare": ("{work}", {"work": defuse(work.info["answer"])}),
+        "criticised": (criticised, {"work": whole, "criticism": defuse(criticism.text)}),
+        # an own answer that cannot be read leaves the work alone
+        "beside": (WORDING["beside"], {"work": whole, "own": own.continuing()}) if own else plain,
     }
     beliefs: dict[str, float] = {}
     for name, (template, choices, values) in ASKED.items():
-        for how, text in shown.items():
-            facts = {"question": question.prompt, "work": text}
-            prompt = words({"asked": template}, replace(task, wording={}), "asked", **facts)
+        for how, (place, texts) in shown.items():
+            asked_with = {"asked": template.replace("{work}", place)}
+            facts = {"question": question.prompt, **texts}
+            prompt = words(asked_with, replace(task, wording={}), "asked", **facts)
             turn = await agent.weigh("scoring", prompt, choices, about=work)
             beliefs[f"{name}, {how}"] = expected(turn, values)
     work.info["beliefs"] = beliefs

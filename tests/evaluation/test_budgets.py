@@ -1,8 +1,10 @@
-"""The benchmark of budgets and that of the labelled methods: what they make of reports, by hand."""
+"""Benchmarks: that of budgets, what it makes of reports, by hand; how all of them are called."""
 
 from __future__ import annotations
 
 import importlib
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,17 +65,25 @@ def test_every_budget_is_a_setup_with_options_that_it_has() -> None:
     assert set(budgets.FAMILIES) == set(budgets.COLOURS)
 
 
-def test_claims_of_the_labelled_methods_name_their_systems() -> None:
-    labelled: Any = importlib.import_module("labelled")
-    measures: Any = importlib.import_module("family_measures")
-    own = labelled.systems(1000)
-    for claim in labelled.CLAIMS:
-        figures = [figure for figure in (claim.left, claim.right) if figure is not None]
-        assert {figure.system for figure in figures} <= set(own)
-    known = {*measures.RECORDED, *measures.TEAM_MEASURES, labelled.BELOW_HALF}
-    assert {claim.left.measure for claim in labelled.CLAIMS} <= known
-    assert labelled.TOKENS in known
-    for system in own.values():
-        for part in system.parts:
-            runs.planned(list(part))
-    assert "tokens=800" in own["sec"].parts[0]
+def test_benchmarks_are_listed_and_called_by_name() -> None:
+    listed = called()
+    assert listed.returncode == 0
+    names = [line.split()[0] for line in listed.stdout.splitlines()]
+    assert {"learning", "memory", "own_model"} <= set(names)
+    assert "tables" not in names
+    assert "--agents" in called("memory", "--help").stdout
+    wrong = called("memori")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: benchmark 'memori': one of budgets, ")
+
+
+def called(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *words]
+    return subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, text=True)
+
+
+def test_pages_name_benchmarks_that_are_there_or_their_commit() -> None:
+    for page in sorted((BENCHMARKS.parent / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for name in re.finditer(r"benchmarks/(\w+)\.py`?(\s+of\s+commit\s+[0-9a-f]{7,})?", text):
+            assert name[2] or (BENCHMARKS / f"{name[1]}.py").exists(), (page.name, name[0])
