@@ -252,11 +252,11 @@ def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
     for module in (memory, dry_run, systems):
-        for loading in {"fitted", "filled", "build_team"} & {*vars(module)}:
+        for loading in {"bounds_of_new", "bounds", "build_team"} & {*vars(module)}:
             monkeypatch.setattr(module, loading, lambda *_, **__: pytest.fail("loaded"))
-    assert run([*words, "where=ray"], monkeypatch) == 2
+    assert run([*words, "kind=ray"], monkeypatch) == 2
     mistake = capsys.readouterr().err.splitlines()[-1]
-    assert mistake.startswith("error: hosts.home.where=ray needs a package")
+    assert mistake.startswith("error: hosts.home.kind=ray needs a package")
     assert 'pip install "comas[ray]"' in mistake
     assert not list(tmp_path.rglob("*.jsonl"))
 

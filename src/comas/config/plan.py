@@ -247,6 +247,9 @@ def layers_of(
     )
     if tiny:
         layers.append(tiny_recipe()["run"])
+        # where every role has room of its own, max_tokens says nothing, and is what it is elsewhere
+        if not set(method.rewarded) - {*task.max_tokens, *config.room}:
+            layers.insert(-1, {"max_tokens": values["max_tokens"]})
     return [*layers, OURS, values]
 
 
