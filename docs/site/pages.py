@@ -366,13 +366,13 @@ def settings(name: str) -> Iterator[str]:
     yield "## Settings"
     if own:
         yield (
-            "What it changes of the [default](../config.md#the-complete-default), and what presets"
+            "What it changes of the [default](../config.md#the-keys-that-suffice), and what presets"
             " change of that:"
             if len(own) > 1
-            else "What it changes of the [default](../config.md#the-complete-default):"
+            else "What it changes of the [default](../config.md#the-keys-that-suffice):"
         )
     else:
-        yield "It is the [default](../config.md#the-complete-default)."
+        yield "It is the [default](../config.md#the-keys-that-suffice)."
     for block in own:
         yield f"```toml\n{block}```"
 
