@@ -218,6 +218,14 @@ def test_words() -> None:
     assert words.verify(Question(id="q", prompt="?"), r"\boxed{x}") == "failed"
 
 
+@pytest.mark.parametrize("said", ["Oslo!", "«Oslo»", "„Oslo“", "「Oslo」", "Ｏｓｌｏ。", "‹oslo›?"])
+def test_marks_around_words_are_none_of_them(said: str) -> None:
+    for right, answer in (("Oslo", said), (said, "Oslo")):
+        question = Question(id="q", prompt="?", answer=right)
+        assert words.verify(question, rf"\boxed{{{answer}}}") == "right"
+    assert words.verify(Question(id="q", prompt="?", answer="C"), r"\boxed{C\#}") == "wrong"
+
+
 SAME = [
     (r"\frac{1}{2}", "0.5"),
     (r"\frac{1}{2}", r"\dfrac 12"),
@@ -240,8 +248,13 @@ SAME = [
         r"\begin{bmatrix} -\frac{1}{3} \\ 2 \end{bmatrix}",
     ),
     (r"5.4 \text{ cents}", "5.4"),
+    ("3/8", "３／８"),
+    ("(2,7)", "（２，７）"),
+    ("x=4", "ｘ＝４。"),
 ]
 OTHER = [
+    ("3/8", "３／９"),
+    ("(2,7)", "（７，２）"),
     (r"\frac{1}{2}", "0.51"),
     (r"\frac{1}{3}", "0.33"),
     ("(1,2)", "(2,1)"),

@@ -135,6 +135,9 @@ def test_a_letter_with_the_text_of_another_choice_is_no_answer() -> None:
         "Option B",
         "The correct answer is B.",
         "B. since it is so",
+        "Ｂ",
+        "（Ｂ）",
+        "B。",
     ],
 )
 def test_usual_sentences_around_a_letter(said: str) -> None:

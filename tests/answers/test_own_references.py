@@ -152,7 +152,7 @@ MBPP = {"text": "Write f.", "test_setup_code": "", "test_list": ["assert f(1) ==
         (TASKS["humaneval"], {**HUMANEVAL, "entry_point": ""}, "got ''"),
         (TASKS["humaneval"], {**HUMANEVAL, "prompt": "Write f:"}, "head of a Python function"),
         (gsm8k.task, {"question": "q?", "answer": "so\n#### "}, "behind the last `####`"),
-        (gsm8k.task, {"question": "q?", "answer": "so\n#### 1,234,"}, "'1,234,'"),
+        (gsm8k.task, {"question": "q?", "answer": "so\n#### 1,234 or 5"}, "'1,234 or 5'"),
     ],
 )
 def test_rows_that_no_reply_can_pass_are_refused(

@@ -103,6 +103,9 @@ x \ge 2 | 2 \le x
 x<2 \text{ or } x>3 | x>3\text{ or }x<2
 x\ne 2 | (-\infty,2)\cup(2,\infty)
 x^2+y^2<4 | 4>x^2+y^2
+p\ne q | q\neq p
+3 \ne t | t\ne 3
+m+n\ne 0 | -n-m\ne0
 """,
     "units": r"""
 7 | 7\ \mathrm{cm^2}
@@ -110,6 +113,13 @@ x^2+y^2<4 | 4>x^2+y^2
 7 | US$7
 7 | 7\ \mu\text{m}
 7 | 7\,\text{m}/\text{s}
+9 | 9~\text{kg}\cdot\text{m}/\text{s}^2
+4 | 4\text{ N}\cdot\text{m}
+0.0015 | 1.5e-3 V
+0.0015 | 1.5e-3\text{ V}
+25 | 25^\circ C
+36 | 36°F
+12 | \text{\$12}
 1500 | \num{1500}
 1500 | 1.5 x 10^3
 4200000 | 4.2\text{ million}
@@ -168,6 +178,9 @@ x^2+1 | (x+1)^2=x^2+1
 32349 | 32, 349
 100200 | 100, 200
 1234 | 1.234
+5 | 0,005
+5 | 0 005
+1.5e-3 | 1.5\cdot e-3
 \sin 30^\circ | -0.988032
 1,1,2 | 1,2,2
 \begin{pmatrix}1&2\\3&4\end{pmatrix} | \begin{pmatrix}1&3\\2&4\end{pmatrix}
@@ -180,12 +193,22 @@ x>2\text{ and }x<5 | (2,6)
 \{x\mid x>1\} | (-\infty,1)
 x^2>4 | x^2<4
 x>2 | y>2
+p\ne q | p\ne r
+m+n\ne 0 | m-n\ne0
+m<n | n<m
 """,
     "formulas": r"""
 2x | \ln x
 \sqrt{x^2} | x
 2\pi | 2\pi^2
 x | -x
+720! | 6!!
+n! | n!!
+5\cdot x | 5\cdot\text{m}
+5 | 5/m
+3 | 3\cdot h
+2 | 2/3\cdot N
+7 | 7\cdot K^{2}
 2^x | x^2
 """,
 }

@@ -97,6 +97,11 @@ def test_words_that_make_another_number(said: str) -> None:
         r"\displaystyle 25",
         r"\(25\)",
         r"\text{answer: }25",
+        "25,",
+        r"\large 25",
+        r"\bf 25",
+        "２５．",
+        "25。",
     ],
 )
 def test_units_change_nothing(said: str) -> None:

@@ -219,6 +219,9 @@ def test_a_refusal_that_repeats_ends_the_run(serve: Any, host_at: Any) -> None:
         ({"error": {"message": "Insufficient Balance", "type": "unknown_error"}}, 403),
         ({"code": "insufficient_balance", "message": "no"}, 429),
         ([{"error": {"code": 402, "message": "no"}}], 200),
+        ({"type": "error", "error": {"type": "billing_error", "message": "no"}}, 403),
+        ({"error": {"code": "1113", "message": "您的账户余额不足，请充值"}}, 429),
+        ({"error": {"message": "账户已欠费"}}, 400),
     ],
 )
 def test_an_empty_account_ends_the_run_in_whatever_words(

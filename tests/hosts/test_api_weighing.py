@@ -79,6 +79,7 @@ def test_a_word_that_is_left_out_is_no_likelier_than_the_least_likely_that_is_to
     [
         ("Invalid value for 'top_logprobs': must be less than or equal to 5.", 5),
         ("top_logprobs should be in the range [0, 8], got 20", 8),
+        ("Requested sample logprobs of 20, which is greater than max allowed: 4", 4),
     ],
 )
 def test_a_server_that_tells_fewer_alternatives_is_asked_for_those(

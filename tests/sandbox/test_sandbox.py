@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -438,6 +439,51 @@ def test_literal_values_cross_unchanged(value: object) -> None:
 @pytest.mark.parametrize("value", [Fraction(1, 3), Decimal("0.10"), {"a": (Fraction(2), [1.5])}])
 def test_exact_numbers_cross(value: object) -> None:
     assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "as_list"),
+    [
+        (range(7, 1, -2), [7, 5, 3]),
+        ({"b": 1, "a": 2}.keys(), ["b", "a"]),
+        ({"b": 1, "a": 2}.values(), [1, 2]),
+        ({"b": 1, "a": [2]}.items(), [("b", 1), ("a", [2])]),
+        (map(str, [3, 4]), ["3", "4"]),
+        ((n * n for n in (2, 3)), [4, 9]),
+        (zip("ab", [1, 2], strict=True), [("a", 1), ("b", 2)]),
+    ],
+)
+def test_what_a_program_may_return_instead_of_a_list_crosses(
+    value: Any, as_list: list[Any]
+) -> None:
+    crossed = decode(json.loads(json.dumps(encode(value))))
+    assert crossed != as_list
+    assert hasattr(crossed, "__next__") == hasattr(value, "__next__")
+    assert list(crossed) == as_list
+    assert isinstance(value, range) <= (crossed == value)
+
+
+@pytest.mark.parametrize(
+    ("program", "tests", "right"),
+    [
+        ("def f(x): return (n + 1 for n in x)", "assert list(f([1])) == [2]", "right"),
+        ("def f(x): return (n + 1 for n in x)", "assert f([1]) == [2]", "wrong"),
+        ("def f(x): return (1 / n for n in x)", "assert list(f([0])) == []", "wrong"),
+        ("def f(x): return {n: 0 for n in x}.keys()", "assert set(f([3, 3])) == {3}", "right"),
+        ("import itertools\ndef f(x): return itertools.count()", "assert next(f(1)) == 0", "wrong"),
+        ("def f(n): return str(10**n)", "assert len(f(9000)) == 9001", "right"),
+        ("def f(n): return int('7' * n)", "assert str(f(8000)) == '7' * 8000", "right"),
+    ],
+)
+def test_programs_of_iterators_and_of_long_numbers(program: str, tests: str, right: str) -> None:
+    assert sandbox.check(program, tests, names=["f"]).verdict == right
+
+
+def test_programs_that_give_the_same_iterator_do_the_same() -> None:
+    programs = ["def f(x): return map(abs, x)", "def f(x): yield from map(abs, x)"]
+    seen = [sandbox.observe(program, "f([-1])\nf([2])", names=["f"]) for program in programs]
+    assert seen[0] is not None
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

@@ -499,9 +499,10 @@ def test_whole_numbers_of_any_length_cross() -> None:
         == "right"
     )
     assert check(program, "assert f(7 ** 6000, 1) == 7 ** 6000 + 1", names=["f"]).verdict == "wrong"
-    # an error that cannot be written in digits
     found = check(program, "{}[f(7 ** 6000, 1)]", names=["f"])
-    assert (found.verdict, found.why) == ("wrong", "KeyError: ")
+    assert found.verdict == "wrong"
+    assert found.why.startswith("KeyError: 3874")
+    assert len(found.why) <= 300
 
 
 def test_a_value_that_keeps_the_tests_busy_is_wrong_and_no_failure() -> None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from comas.answers import boxed
 from comas.answers.boxed import last_box
+from comas.answers.notation import narrow
 from comas.questions.sources import Row, Source
 from comas.types import Question, Task, Verdict
 
@@ -39,7 +40,6 @@ _OTHER = re.compile(
     r"(?:(?P<start>\A\W*)|(?P<joined>\b(?:and|or|nor|but|not|then|maybe|perhaps|possibly|vs\.?)\s+|[,;/&|+]\s*)|(?P<label>(?<=\s)))"
     r"(?:(?:option|choice|answer)\s+)?[(\[]?(?P<letter>[A-Z])(?P<close>[)\].:]*)(?=(?P<after>\s+[^\W_]+|)|\W)(?![\w'’^=-])",
 )
-_WIDE_SIGNS = str.maketrans("（）．：，", "().:,")
 _SIGNS = re.compile(r"[^\w<>=+\-−.,/^%]+|_")
 
 
@@ -110,7 +110,7 @@ def _chosen(text: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _words(text: str) -> str:
-    plain = " ".join(_LATEX.sub(" ", text.translate(_WIDE_SIGNS)).split())
+    plain = " ".join(_LATEX.sub(" ", narrow(text)).split())
     return plain[1:-1].strip() if re.fullmatch("'[^']*'", plain) else plain
 
 

@@ -196,15 +196,16 @@ def _at_points(formulas: list[Any]) -> list[list[Any]]:
 
 
 def _same_relation(kind: str, gold: Node, answer: Node) -> bool:
-    """Whether two equations or inequalities are proportional: what they say is zero or less than
-    zero differs by a factor, which for inequalities is positive.
+    """Whether two equations or inequalities are proportional: what they say is zero, less than zero
+    or not zero differs by a factor, which for `<` and `\\le` is positive.
     """
     differences = [_differences(node) for node in (gold, answer)]
     if None in differences or len(differences[0]) != len(differences[1]):
         return False
     if kind == "relation" and gold[1] != answer[1]:
         return False
-    return all(_proportional(a, b, kind) for a, b in zip(*differences, strict=True))
+    is_directed = kind == "relation" and gold[1] != r"\ne"
+    return all(_proportional(a, b, is_directed) for a, b in zip(*differences, strict=True))
 
 
 def _differences(node: Node) -> Any:
@@ -223,7 +224,7 @@ def _differences(node: Node) -> Any:
     return [left - right for left, right in pairwise(parsed)]
 
 
-def _proportional(one: Any, other: Any, kind: str) -> bool:
+def _proportional(one: Any, other: Any, is_directed: bool) -> bool:
     if not one.free_symbols and not other.free_symbols:
         return bool(one == other)
     pairs = [pair for pair in _at_points([one, other]) if pair[1] != 0]
@@ -231,7 +232,7 @@ def _proportional(one: Any, other: Any, kind: str) -> bool:
         return False
     factors = [a / b for a, b in pairs]
     first = factors[0]
-    if first == 0 or (kind == "relation" and not first.is_positive):
+    if first == 0 or (is_directed and not first.is_positive):
         return False
     return all(abs(factor - first) <= 1e-12 * abs(first) for factor in factors)
 

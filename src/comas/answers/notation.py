@@ -21,7 +21,7 @@ BOX = (
 
 _CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("−–－", "-"),
+        **dict.fromkeys("−–", "-"),
         "∞": r"\infty ",
         "×": r"\times ",
         "·": r"\cdot ",
@@ -46,24 +46,29 @@ _CHARACTERS = str.maketrans(
         "∈": r"\in ",
         "…": r"\ldots ",
         "′": "'",
-        "，": ",",
-        "（": "(",
-        "）": ")",
         **dict.fromkeys("€£¥₹¢✓✔", ""),
     }
 )
 """Characters for which LaTeX has a command."""
+_WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)} | str.maketrans("。、", ".,")
+"""Full-width characters and their ASCII."""
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _ROOT = re.compile(r"√\s*(?:([0-9]+|[a-zA-Z])|\(([^()]*)\))")
+
+
+def narrow(text: str) -> str:
+    """A text with ASCII for full-width characters and for digits of all scripts."""
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(sign, sign)) for sign in text.translate(_WIDE))
 
 
 def in_latex(text: str) -> str:
     """A text with LaTeX's commands for characters (`√2`, `x²`, `½`)."""
     if text.isascii():
         return text
-    out = "".join(str(unicodedata.decimal(sign, sign)) for sign in text)
-    out = _VULGAR.sub(_as_fraction, out)
+    out = _VULGAR.sub(_as_fraction, narrow(text))
     out = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", out)
     out = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", out)
     return out.translate(_CHARACTERS)
@@ -76,11 +81,11 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 # --- numbers and program code, as texts
 
-_GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9]| [0-9])")
+_GROUPED = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9]| [0-9])")
 _THOUSANDS = re.compile(
-    r"(?<![0-9.,(\[{])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3})(?![0-9]|,[0-9])"
+    r"(?<![0-9.,(\[{])(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3})(?![0-9]|,[0-9])"
 )
-_POINTS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9.,])")
+_POINTS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}(?![0-9.,])")
 _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
 _QUOTIENT = re.compile(r"(?<![0-9a-zA-Z.}/)^_])([0-9]+)/([0-9]+)(?![0-9.a-zA-Z/({\\!^])")
 _REPEATING = re.compile(
@@ -89,7 +94,12 @@ _REPEATING = re.compile(
 _GOING_ON = re.compile(
     r"(?<![0-9.])([0-9]*)\.([0-9]*?)([0-9]{1,6}?)\3{2,}(?:\.\.\.|\\[lc]?dots)\s*\Z"
 )
-_SCIENTIFIC = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))[eE]([+-]?[0-9]{1,5})\s*")
+_SCIENTIFIC = re.compile(
+    r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))[eE]([+-]?[0-9]{1,5})(?![0-9.])(\s*(?:\\[,;: ]|~)?"
+    r"(?:\s[a-zA-Z°µμΩ]|\\(?:text|math|mbox|degree|mu|Omega)|%).*|\s*)",
+    re.DOTALL,
+)
+"""A number as programs write it, alone or before its unit: else `e` is Euler's number."""
 _TIMES_TEN = re.compile(r"(?<=[0-9])\s+x\s+(?=10\s*\^)")
 _BARE_NAMES = re.compile(
     r"(?<![\\a-zA-Z{])(pi|sin|cos|tan|cot|sec|csc|ln|log|infty|arcsin|arccos|arctan)(?![a-zA-Z])"
@@ -119,7 +129,7 @@ def prepared(text: str) -> str:
     out = out.rstrip("\\ ") if out.count("\\") == 1 else out
     out = _LOOKS.sub(" ", re.sub(r"\bUS\s*\\?\$", "", out)).strip()
     if match := _SCIENTIFIC.fullmatch(out):
-        return rf"{match[1]} \cdot 10^{{{int(match[2])}}}"
+        out = rf"{match[1]} \cdot 10^{{{int(match[2])}}}{match[3]}"
     out = re.sub(r"(?<=[0-9])(?:\{,\}|\\,)\s?(?=[0-9]{3}(?![0-9]))", "", out)
     out = _SPACE.sub(" ", out.replace(r"\,", " ")).strip()
     out = _TIMES_TEN.sub(r" \\times ", _INFINITY.sub(r"\\infty ", out.replace("**", "^")))
@@ -133,19 +143,21 @@ def prepared(text: str) -> str:
         out = pattern.sub(lambda match, sign=sign: match[0].replace(sign, ""), out)
     out = _GOING_ON.sub(lambda match: _endless(match[1], match[2], match[3]), out)
     out = _REPEATING.sub(lambda m: _endless(m[1], m[2], m[3] or m[4] or m[5]), out)
-    return (
-        out[:-1].rstrip()
-        if out.endswith((".", ",", ";")) and out[-2:] not in ("..", "\\;")
-        else out
-    )
+    return _without_stop(out)
 
 
 def bare(text: str) -> str:
-    """A text without a label before it, math signs around it, and commands for its looks."""
+    """A text without a label before it, math signs around it, commands for its looks, and the stop
+    of a sentence.
+    """
     whole = _WRAPPED.fullmatch(text)
-    return without_label(
-        re.sub(r"\\displaystyle(?![a-zA-Z])", "", whole[1] if whole else text).strip()
-    )
+    return _without_stop(_LOOKS.sub(" ", without_label(whole[1] if whole else text)).strip())
+
+
+def _without_stop(text: str) -> str:
+    """A text without a full stop, comma or semicolon at its end."""
+    ends = text.endswith((".", ",", ";")) and text[-2:] not in ("..", "\\,", "\\;")
+    return text[:-1].rstrip() if ends else text
 
 
 def without_label(text: str) -> str:
@@ -245,6 +257,7 @@ def tokens(text: str) -> list[str] | None:
     return _without_spaces(_degrees(out))
 
 
+_POWER_OF_TEN = re.compile(r"10\^\{-?[0-9]+\}\Z")
 _SYMBOLS = "deijknxyz"
 """Letters that stand for numbers, whatever box they are in."""
 
@@ -253,14 +266,17 @@ def _box(words: str, box: str, before: list[str]) -> list[str]:
     """A text box: words, a function, a vector, or one letter or number as itself. A letter behind a
     number is a unit.
     """
-    bare = " ".join(_SPACE.sub(" ", words).split())
+    bare = " ".join(_SPACE.sub(" ", words).split()).lstrip("\\$")
     if not bare or re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", bare):
         return [bare or " "]
     if re.fullmatch(_FUNCTIONS, bare):
         return ["\\" + bare]
     if re.fullmatch("[a-zA-Z]", bare):
         last = next((sign for sign in reversed(before) if sign != " "), "")
-        if bare not in _SYMBOLS and (last[:1].isdigit() or last in (r"\mu", "/", r"\degree")):
+        behind_unit = before[-2:-1] and before[-2].startswith(r"\text{") and last == r"\cdot"
+        behind_number = last[:1].isdigit() or last in (r"\mu", "/", r"\degree")
+        behind_number = behind_number or _POWER_OF_TEN.search("".join(before[-7:]).rstrip())
+        if bare not in _SYMBOLS and (behind_number or behind_unit):
             return [rf"\text{{{bare}}}"]
         return (
             [r"\vec", "{", bare, "}"] if box.startswith(r"\mathbf") and bare.islower() else [bare]
@@ -363,9 +379,12 @@ def _without_spaces(signs: list[str]) -> list[str]:
     for i, sign in enumerate(signs):
         if sign != " ":
             out.append(sign)
-        elif out and out[-1][0].isdigit() and i + 1 < len(signs):
+        elif out and i + 1 < len(signs):
             behind = signs[i + 1]
-            if behind[0].isdigit() or (len(behind) == 1 and behind.isalpha()):
+            is_letter = len(behind) == 1 and behind.isalpha()
+            is_digit = out[-1][0].isdigit() and behind[0].isdigit()
+            ends_number = out[-1][0].isdigit() or _POWER_OF_TEN.search("".join(out[-6:]))
+            if is_digit or (is_letter and ends_number):
                 out.append(" ")
     return out
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from comas.answers import units
@@ -166,9 +166,11 @@ def _congruence(signs: list[str], depth: int) -> Node:
 
 def _bounds(sides: list[list[str]], relations: list[str], depth: int) -> Node | None:
     """The interval of an unknown that stands between bounds, or beside one."""
-    if r"\ne" in relations and len(sides) == 2 and _is_name(sides[0]):
-        bound = _parse(sides[1], depth - 1)
-        return ["named", [writing(sides[0])], ["sets", r"\cup", [
+    names = list(map(_is_name, sides))
+    if relations == [r"\ne"] and any(names) and not all(names):
+        name, other = sides if names[0] else sides[::-1]
+        bound = _parse(other, depth - 1)
+        return ["named", [writing(name)], ["sets", r"\cup", [
             ["tuple", "()", [_infinite("-"), bound]],
             ["tuple", "()", [bound, _infinite("")]],
         ]]]  # fmt: skip
@@ -178,8 +180,9 @@ def _bounds(sides: list[list[str]], relations: list[str], depth: int) -> Node | 
         return None
     if relations[0] in (">", r"\ge"):
         sides, relations = sides[::-1], [_MIRRORED[relation] for relation in relations[::-1]]
-    at = 1 if len(sides) == 3 else next((i for i in (0, 1) if _is_name(sides[i])), -1)
-    if at < 0 or not _is_name(sides[at]):
+    names = list(map(_is_name, sides))
+    at = 1 if len(sides) == 3 else names.index(True) if any(names) else -1
+    if at < 0 or not names[at]:
         return None
     low = _parse(sides[at - 1], depth - 1) if at else _infinite("-")
     high = _parse(sides[at + 1], depth - 1) if at + 1 < len(sides) else _infinite("")
@@ -280,7 +283,6 @@ def _tuple(brackets: str, nodes: list[Node]) -> Node:
     return ["list", [["tuple", brackets, some] for some in chosen]]
 
 
-_COLONS = re.compile(r"[0-9.]+(?::[0-9.]+)+")
 _CLOCK = re.compile(
     r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?:\\text\{([ap])\.?m\.?\}|([ap])\.?m\.?)?", re.I
 )
@@ -327,11 +329,13 @@ def _words(sign: str) -> str | None:
 _BARE_UNIT = re.compile(
     r"(?:[cmk]?m|in|ft|yd|mi|[mk]?g|lbs?|oz|m?[lL]|[gh]?al|min|s|hrs?|h|mph|[kM]?W|[kM]?J|[kM]?N|[kM]?V|Hz|k?Pa|K|C|F|A)"
 )
+_BOX = r"\\text\{[^{}]*\}"
+_POWER = r"(?:\^\{-?[0-9]\})?"
 _UNITS = re.compile(
-    rf"(?: ?\\degree(?:[CF]|\\text\{{[CF]\}})?)?"
-    rf"(?: ?(?:\\mu|\\Omega|\\AA)?(?:\\text\{{[^{{}}]*\}})*(?:\^\{{-?[0-9]\}})?"
-    rf"| {_BARE_UNIT.pattern}(?:\^\{{-?[0-9]\}}|[23])?)"
-    rf"(?:(?:/|\\cdot)(?:\\text\{{[^{{}}]*\}}|{_BARE_UNIT.pattern})(?:\^\{{-?[0-9]\}})?)*"
+    r"(?: ?\\degree(?:[CF]|\\text\{[CF]\})?)?"
+    rf"(?:(?: ?(?:\\(?:mu|Omega|AA)(?:{_BOX})*|(?:{_BOX})+){_POWER}"
+    rf"| {_BARE_UNIT.pattern}(?:\^\{{-?[0-9]\}}|[23])?|(?:/|\\cdot){_BOX}{_POWER})"
+    rf"(?:(?:/|\\cdot)(?:{_BOX}|{_BARE_UNIT.pattern}){_POWER})*)?"
 )
 """What may stand behind a number: degrees, boxes of words, units as letters behind a space."""
 _UNIT_BOX = re.compile(
@@ -344,16 +348,14 @@ def _amount(signs: list[str]) -> tuple[list[str] | None, int]:
     make another number of it, or stand among formulas.
     """
     signs = [sign for sign in signs if sign not in (r"\$", "$")]
-    end = _end_of_number(signs)
-    if not end:
+    text = "".join(signs)
+    starts = [0, *accumulate(map(len, signs))]
+    end = next(i for i, start in enumerate(starts) if _UNITS.fullmatch(text, start))
+    if not end or (signs[end:] == [r"\degree"] and not _TRIG.isdisjoint(signs)):
         return signs, 1
-    if signs[end:] == [r"\degree"] and not _TRIG.isdisjoint(signs):
-        return signs, 1
-    number, behind = signs[:end], "".join(signs[end:])
+    number = signs[:end]
     boxes = [words for sign in signs if (words := _words(sign)) is not None]
-    if not boxes and not _UNITS.fullmatch(behind):
-        return signs, 1
-    if any(_words(sign) is not None for sign in number) or not _UNITS.fullmatch(behind):
+    if any(_words(sign) is not None for sign in number):
         return None, 1
     scale = 1
     if boxes:
@@ -367,42 +369,6 @@ def _amount(signs: list[str]) -> tuple[list[str] | None, int]:
     if any(re.search("[0-9]", words) and not _UNIT_BOX.fullmatch(words) for words in boxes):
         return None, 1
     return number, scale
-
-
-def _end_of_number(signs: list[str]) -> int:
-    """The index behind the last token that may belong to a number with a unit behind it."""
-    end = len(signs)
-    while end:
-        sign = signs[end - 1]
-        is_letter = len(sign) == 1 and sign.isalpha()
-        is_unit = is_letter and " " in signs[:end]
-        if sign == "}":
-            start = _opening(signs, end - 1)
-            base = signs[start - 2] if start >= 2 and signs[start - 1] == "^" else ""
-            is_unit = _words(base) is not None or (base.isalpha() and " " in signs[:start])
-            if not is_unit:
-                return end
-            end = start - 1
-        elif sign in ("%", ")", "|", "!", r"\pi") or (sign[0].isdigit() and not is_unit):
-            letters_before = end >= 2 and signs[end - 2].isalpha() and " " in signs[: end - 1]
-            if not letters_before:
-                return end
-            end -= 1
-        elif is_letter and not is_unit:
-            return end
-        else:
-            end -= 1
-    return 0
-
-
-def _opening(signs: list[str], closing: int) -> int:
-    """The index of the brace that is closed at an index."""
-    depth = 0
-    for at in range(closing, -1, -1):
-        depth += (signs[at] == "}") - (signs[at] == "{")
-        if depth == 0:
-            return at
-    return 0
 
 
 # --- formulas
@@ -440,8 +406,9 @@ def formula(signs: list[str]) -> str | None:
         at = signs.index(" ")
         if signs[at + 1][0].isdigit():
             return None
-    if any(one[0].isdigit() and other == "_" for one, other in pairwise(signs)):
-        return None
+    for one, other in pairwise(signs):
+        if (one[0].isdigit() and other == "_") or one == other == "!":
+            return None
     if r"\vec" in signs and r"\times" in signs:
         return None
     return _rendered([sign for sign in signs if sign != " "])

@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from comas.answers.boxed import compared, last_box
+from comas.answers.notation import narrow
 from comas.types import Question, Verdict
 
 _LATEX = re.compile(
@@ -17,7 +18,7 @@ _LATEX = re.compile(
 )
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad(?![a-zA-Z])")
 _ESCAPED = re.compile(r"\\([&%#_{}])")
-_AROUND = "*\"'“”‘’`., 。，！"
+_AROUND = "*\"'“”„‘’‹›«»「」『』`.,!? "
 """What may stand around an answer and is none of it."""
 
 
@@ -35,4 +36,4 @@ def verify(question: Question, text: str) -> Verdict:
 
 def _plain(text: str) -> str:
     bare = _LATEX.sub("", _SPACES.sub(" ", _ESCAPED.sub(r"\1", text)))
-    return " ".join(unicodedata.normalize("NFC", bare).casefold().split()).strip(_AROUND)
+    return " ".join(unicodedata.normalize("NFC", narrow(bare)).casefold().split()).strip(_AROUND)

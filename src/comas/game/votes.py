@@ -113,17 +113,23 @@ def by_answer(turns: Sequence[Turn], task: Task) -> list[list[Turn]]:
     """The turns that give the same answer, however it is spelt, in the order of the first of each;
     unreadable ones are left out.
     """
-    groups: list[list[Turn]] = []
-    for turn in turns:
-        answer = turn.info["answer"]
-        if answer is None:
-            continue
-        same = next((group for group in groups if agrees(group[0], answer, task)), None)
-        if same is None:
-            groups.append([turn])
-        else:
-            same.append(turn)
-    return groups
+    groups = alike([turn.info["answer"] for turn in turns], task)
+    return [[turns[place] for place in places] for places in groups]
+
+
+def alike(answers: Sequence[str | None], task: Task) -> list[list[int]]:
+    """The places of equal answers, however they are spelt, in the order of the first of each; a
+    None is left out.
+    """
+    by_spelling: dict[str, list[int]] = {}
+    for place, answer in enumerate(answers):
+        if answer is not None:
+            by_spelling.setdefault(answer, []).append(place)
+    groups: dict[str, list[int]] = {}
+    for answer, places in by_spelling.items():
+        first = next((other for other in groups if task.same(other, answer)), answer)
+        groups.setdefault(first, []).extend(places)
+    return [sorted(places) for places in groups.values()]
 
 
 def agrees(turn: Turn, answer: str, task: Task) -> bool:

@@ -64,11 +64,12 @@ no matter of a single one.
 UNPAID = (
     *("402", "insufficient_quota", "insufficient_credits", "insufficient_balance", "arrearage"),
     *("billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"),
+    *("billing_error", "insufficient_user_quota"),
 )
 """Codes and types of errors, in small letters, that mean an empty account, whatever the status."""
 UNPAID_WORDS = re.compile(
     r"insufficient (credit|balance|fund)|(credit|account) balance is too low|out of credits"
-    r"|payment required",
+    r"|payment required|余额不足|欠费",
     re.IGNORECASE,
 )
 """The same in the first words of a message."""
@@ -436,7 +437,7 @@ def _change_of(sent: Mapping[str, Any], message: str) -> dict[str, str | int | N
     """
     if MAX_TOKENS in sent and NEWER_MAX_TOKENS in message and "support" in message:
         return {MAX_TOKENS: NEWER_MAX_TOKENS}
-    if "top_logprobs" in sent and re.search(r"\btop_logprobs\b", message):
+    if "top_logprobs" in sent and re.search(r"\b(?:top_|sample )logprobs\b", message):
         numbers = [int(number) for number in re.findall(r"(?<![\w.-])\d{1,2}(?!\w|\.\d)", message)]
         smaller = [number for number in numbers if 0 < number < sent["top_logprobs"]]
         if smaller:

@@ -27,12 +27,17 @@ takes milliseconds of a sandbox's start.
 """
 
 
+VIEWS = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}
+"""Kinds of what a dict shows of itself, and the methods that make them."""
+
+
 class NotLiteral(TypeError):
     """A value that is not made of numbers, texts and containers."""
 
 
 def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> Any:
-    """A literal value as JSON: containers become lists that begin with their kind.
+    """A literal value as JSON: containers become lists that begin with their kind. An iterator is
+    used up: what it gives crosses.
 
     Raises NotLiteral.
     """
@@ -58,8 +63,17 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):  # by the kind's own iterator, whatever a subclass says
             return [kind.__name__, *[encode(x, depth - 1, count) for x in kind.__iter__(value)]]
-    if EXACT.get(type(value).__module__) == type(value).__name__:
-        return [type(value).__name__, str(value)]
+    items: Any = value
+    of_class: Any = type(value)
+    kind = of_class.__name__
+    if of_class is range:
+        return ["range", *[encode(part) for part in (items.start, items.stop, items.step)]]
+    if EXACT.get(of_class.__module__) == kind:
+        return [kind, str(value)]
+    if kind in VIEWS and of_class.__module__ == "builtins":
+        return [kind, *[encode(x, depth - 1, count) for x in items]]
+    if hasattr(of_class, "__next__"):
+        return ["iterator", *[encode(x, depth - 1, count) for x in items]]
     raise NotLiteral(f"a {type(value).__name__} is no literal value")
 
 
@@ -83,6 +97,14 @@ def decode(told: Any, depth: int = DEPTH) -> Any:
     for module, name in EXACT.items():
         if kind == name:
             return getattr(__import__(module), name)(parts[0])
+    if kind == "range":
+        return range(*map(decode, parts))
+    if kind in VIEWS:
+        items = [decode(x, depth - 1) for x in parts]
+        shown = {"keys": dict.fromkeys, "values": lambda x: dict(enumerate(x)), "items": dict}
+        return getattr(shown[VIEWS[kind]](items), VIEWS[kind])()
+    if kind == "iterator":
+        return iter([decode(x, depth - 1) for x in parts])
     collection = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
     if collection is None:
         raise NotLiteral(f"no kind of value: {str(kind)[:20]}")
@@ -108,4 +130,6 @@ def plain(value: Any) -> Any:
         return ["number", str(int(value)) if is_whole else f"{value:.10g}"]
     if type(value).__module__ in EXACT and abs(value) < 2**53:
         return plain(float(value))
+    if hasattr(type(value), "__next__"):
+        return ["iterator", *map(plain, value)]
     return repr(value)

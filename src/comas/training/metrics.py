@@ -21,6 +21,7 @@ import numpy as np
 from comas.game.cost import cost as cost_of
 from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
+from comas.game.votes import alike
 from comas.objective.pay import earned
 from comas.objective.spread import is_flat
 from comas.seams import TIE
@@ -222,7 +223,8 @@ def variety(step: StepRecord) -> Figures | None:
     if several:
         figures["questions"] = len(several)
         figures["answers"] = mean([len(turns) for turns in several])
-        figures["distinct"] = mean([_distinct_answers(turns, step) for turns in several])
+        answers = [[_answer(turn, step) for turn in turns] for turns in several]
+        figures["distinct"] = mean([len(alike(of_question, step.task)) for of_question in answers])
     learning = {f"{host}/{policy}" for host, one in step.learned.items() for policy in one.policies}
     sampled = [turn for turn in step.turns if turn.policy in learning and _is_sampled(turn)]
     if tokens := sum(turn.tokens for turn in sampled):
@@ -235,16 +237,6 @@ def _is_sampled(turn: Turn) -> bool:
     of words that were given were not.
     """
     return "weights" not in turn.info and "told" not in turn.info
-
-
-def _distinct_answers(turns: Sequence[Turn], step: StepRecord) -> int:
-    """Different readable answers among those to one question."""
-    answers = [answer for turn in turns if (answer := _answer(turn, step)) is not None]
-    distinct: list[str] = []
-    for answer in dict.fromkeys(answers):
-        if not any(step.task.same(answer, other) for other in distinct):
-            distinct.append(answer)
-    return len(distinct)
 
 
 def _answer(turn: Turn, step: StepRecord) -> str | None:
