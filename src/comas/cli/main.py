@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, look, preflight, serve, study, train
+from comas.cli import evaluate, listing, look, preflight, serve, study, train
 from comas.cli.output import Json, print_error, print_json
 from comas.config.schema import Config
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
@@ -134,6 +134,7 @@ app.command("eval")(evaluate.evaluate)
 app.command()(look.view)
 app.command()(serve.serve)
 app.command()(study.study)
+app.command("list")(listing.list_)
 
 
 @app.command()
