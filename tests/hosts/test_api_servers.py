@@ -220,7 +220,7 @@ def test_a_refusal_that_repeats_ends_the_run(serve: Any, host_at: Any) -> None:
         ({"code": "insufficient_balance", "message": "no"}, 429),
         ([{"error": {"code": 402, "message": "no"}}], 200),
         ({"type": "error", "error": {"type": "billing_error", "message": "no"}}, 403),
-        ({"error": {"code": "1113", "message": "您的账户余额不足，请充值"}}, 429),
+        ({"error": {"code": "1113", "message": "您的账户余额不足，请充值"}}, 403),
         ({"error": {"message": "账户已欠费"}}, 400),
     ],
 )
