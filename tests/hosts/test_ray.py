@@ -288,7 +288,7 @@ def test_an_actor_that_is_killed_loses_nothing_that_was_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     does = getattr(RayHost, verb)
-    calls = {"ask": 40, "learn": 2, "save": 2}  # of this host, in its second step
+    calls = {"ask": 40, "learn": 2, "save": 3}  # of this host, in its second step
 
     async def dying(host: RayHost, *arguments: Any) -> Any:
         if host.name == "right":

@@ -516,7 +516,9 @@ def _connect(name: str, hidden: frozenset[str]) -> None:
         _check_token(name)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else all other processes come first
-        arguments |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        # without an address Ray would join any cluster that runs on this machine
+        arguments |= {"address": "local", "include_dashboard": False}
+        arguments["object_store_memory"] = OBJECT_STORE
         # its processes inherit what stands there now
         with _without_keys(hidden), _own_signals():
             ray.init(**arguments)
