@@ -420,7 +420,10 @@ def test_no_process_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
     while not metrics.exists() and run.poll() is None and time.monotonic() < until:
         time.sleep(0.1)
     started = processes_below(run.pid)
-    assert len(started) > 3, run.communicate(timeout=DEADLINE)[0]
+    if not metrics.exists():
+        run.kill()
+        pytest.fail(f"no step was trained: {run.communicate(timeout=DEADLINE)[0]}")
+    assert len(started) > 3
     for pid in started - {run.pid}:
         assert b"JUDGE_API_KEY" not in Path(f"/proc/{pid}/environ").read_bytes()
     if how == signal.SIGINT:
