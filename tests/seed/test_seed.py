@@ -98,8 +98,8 @@ def test_teaching_is_reproducible() -> None:
 
 def test_shipped_models_are_small_and_have_cards() -> None:
     assert sum(f.stat().st_size for f in MODELS.rglob("*") if f.is_file()) < 8e6
-    assert {folder.name for folder in MODELS.iterdir()} == set(teach.COURSES)
-    for folder in MODELS.iterdir():
+    assert {path.name for path in MODELS.iterdir() if path.is_dir()} == set(teach.COURSES)
+    for folder in (path for path in MODELS.iterdir() if path.is_dir()):
         page = (folder / "README.md").read_text(encoding="utf-8")
         assert "| finds" in page or teach.COURSES[folder.name].world is not None
         assert f"by `python -m tools.seed.measure {folder.name}`" in page

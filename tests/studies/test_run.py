@@ -356,7 +356,7 @@ def test_as_many_jobs_as_cores_bear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_threads(threads: int | None, cells: int) -> list[Any]:
     config = SimpleNamespace(threads=threads)
-    setting = SimpleNamespace(resolved=SimpleNamespace(config=config))
+    setting = SimpleNamespace(plan=SimpleNamespace(config=config))
     return [SimpleNamespace(setting=setting)] * cells
 
 

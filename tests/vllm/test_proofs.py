@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from comas.engines import vllm as vllm_engine
 from comas.engines.vllm import VLLMEngine
 from comas.engines.vllm import library as folders
-from comas.engines.vllm.library import Ask, Library, Loaded, Reply, Shape
+from comas.engines.vllm.library import Ask, Library, Loaded, Reply, 
 from comas.engines.vllm.proof import pairs_of
 from comas.learners.lora.population import Population
 from comas.seams import Adapter, Request, StaleWeights, WholeModel

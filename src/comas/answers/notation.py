@@ -50,7 +50,7 @@ _CHARACTERS = str.maketrans(
     }
 )
 """Characters for which LaTeX has a command."""
-_WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)} | str.maketrans("。、", ".,")
+WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)} | str.maketrans("。、", ".,")
 """Full-width characters and their ASCII."""
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
@@ -61,7 +61,7 @@ def narrow(text: str) -> str:
     """A text with ASCII for full-width characters and for digits of all scripts."""
     if text.isascii():
         return text
-    return "".join(str(unicodedata.decimal(sign, sign)) for sign in text.translate(_WIDE))
+    return "".join(str(unicodedata.decimal(sign, sign)) for sign in text.translate(WIDE))
 
 
 def in_latex(text: str) -> str:

@@ -10,7 +10,7 @@ import re
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from comas.answers import maths, notation, parts
+from comas.answers import maths, notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed
 from comas.answers.units import alters, is_symbol
@@ -21,49 +21,104 @@ DIGITS = 60
 arithmetic is slow.
 """
 
-_ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)(?![A-Za-z])")
-_GLUED = re.compile(
-    r"(?<=[0-9])(?=(?:[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z]))"
+_WRAP = re.compile(
+    r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*\{\s*([-+$\\]*[0-9][^{}]*)\}|\*\*([^*]*)\*\*|\(([^()]*)\)"
 )
-"""Where a unit may stand behind a number without a space: `5k` is another number."""
-_AMOUNT = re.compile(r"(?<=[0-9])(?:\s|\\[ ,;:]|~|\\[a-z]+\{)*(?:[KMBT]|mil)\b")
+_DEGREES = re.compile(
+    r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°)|\\degree(?![a-zA-Z])"
+)
+_BOXED_UNIT = (
+    r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
+)
+_UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
+"""What stands behind a number up to the end: degrees, then boxes of words, each with an exponent.
+"""
+_GLUED = "(?:st|nd|rd|th|[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z])"
+"""Units that may stand behind a number without a space, where `5k` is another number."""
+_WORD = re.compile(
+    rf"(?<=[0-9.%])(?:(?: +|(?={_GLUED}))([A-Za-z][A-Za-z .]*+(?:/[A-Za-z .]++)*+)"
+    r"(?:[²³]|\^(?:[0-9]|\{[0-9]\}))?|"
+    r" *[€£¥₹¢])\Z"
+)
+"""Words behind a number: `km/h`, `m^2`, `apples per day`; or the sign of a currency."""
+_AMOUNTS = re.compile(r"[KMBT]|mil")
 """Thousands and millions, where no physical unit is asked for."""
-_DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
-_EXACT = re.compile(
-    rf"(?:(?P<scale>[0-9]+) \\cdot \()?(?P<sign>[+-]?)(?P<top>{_DIGITS})?"
-    rf"(?:\\frac \{{(?P<above>{_DIGITS})\}}\{{(?P<below>{_DIGITS})\}}|/(?P<bottom>-?{_DIGITS}))?"
-    r"(?:(?:\\(?:cdot|times) )?10\^\{(?P<power>-?[0-9]{1,3})\})?\)?"
+_NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
+_THIN = re.compile(r"\\,(?![A-Za-z])|\\!")
+_WIDE = re.compile(r"\\[,;: ]|~|\s+")
+_END = re.compile(r"(?<!\\);\Z")
+_GROUPS = re.compile(r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{3})+(?![0-9]| ?/|\s[0-9])")
+"""`1 500`; but `1 100/200` may be one and a half."""
+_FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
+_POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
+_NUMBER = re.compile(
+    r"([+-]?)[$€£¥₹]?([+-]?)((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    r"(?:[eE]([+-]?[0-9]+))?%?\.?"
 )
-"""A number as `parts` writes it: a decimal, a fraction or both, with a power of ten."""
 
 
 def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number and nothing else; None for anything else, NaN
     and infinity included.
 
-    Understands what mathematical answers are written in (`parts`), with a name before it and a unit
-    behind it; `50%` is fifty.
+    Understands `1,000`, `1 000`, `$5`, `50%` (fifty: percent signs are dropped), `.5`, `3.0`,
+    `-7`, `3/4`, `\\frac{3}{4}`, `1e3`, `2 \\times 10^3`, LaTeX spaces, `x = 3`, and a unit
+    behind it, in words or in `\\text{...}`.
     """
-    if len(text) > 4 * DIGITS or _AMOUNT.search(text):
+    if len(text) > 4 * DIGITS:
         return None
-    node = parts.parse(_GLUED.sub(" ", _ORDINAL.sub("", text)))
-    while node[0] in ("named", "percent"):
-        node = node[-1]
-    match = _EXACT.fullmatch(node[1] or "") if node[0] == "value" else None
-    if match is None or not (match["top"] or match["above"] or match["power"]):
+    text = notation.bare(text.translate(notation.WIDE))
+    text = _END.sub("", text.strip().strip("$").strip())
+    text = _WIDE.sub(" ", _THIN.sub("", text.replace("\\left", "").replace("\\right", "")))
+    if whole := _WRAP.fullmatch(text):
+        text = next(part for part in whole.groups() if part is not None)
+    bare = _bare_number(_NAMED.sub("", _DEGREES.sub("°", text)).strip())
+    if bare is None:
         return None
-    exponent = int(match["power"] or 0)
-    digits = [match[name] or "" for name in ("top", "above", "below", "bottom")]
-    if abs(exponent) > DIGITS or max(map(len, digits)) > DIGITS:
+    text = bare
+    for mark, plain in (("{,}", ","), ("\\$", "$"), ("\\%", "%"), ("−", "-"), ("–", "-")):
+        text = text.replace(mark, plain)
+    text = _GROUPS.sub(lambda match: re.sub(r"\s", "", match[0]), text)
+    if re.search(r"[0-9] [0-9]", text):  # `3 4` is two numbers, and what `1 1/2` means is a guess
         return None
-    top, above, below, bottom = (Fraction(part) if part else None for part in digits)
-    if 0 in (below, bottom):
+    text = text.replace(" ", "")
+    if match := _FRACTION.match(text):
+        text = f"{match[1]}{match[2]}/{match[3]}"
+    text = _POWER.sub(lambda match: f"e{match[1] or match[2]}", text)
+    above, slash, below = text.partition("/")
+    top = _plain(above)
+    bottom = _plain(below) if slash else Fraction(1)
+    return top / bottom if top is not None and bottom else None
+
+
+def _bare_number(text: str) -> str | None:
+    """A number without the unit behind it; None where what stands there may make another number of
+    it (`5 million`).
+    """
+    boxes = _UNIT.search(text)
+    text = text[: boxes.start()] if boxes else text
+    words = _WORD.search(text)
+    beside = [(boxes[1] or "") if boxes else "", (words[1] or "") if words else ""]
+    names = [
+        name for part in beside for name in re.findall(r"[A-Za-z]+", re.sub(r"\\[a-z]+", " ", part))
+    ]
+    if any(alters(part) for part in beside) or any(
+        is_symbol(n) or _AMOUNTS.fullmatch(n) for n in names[:1]
+    ):
         return None
-    if above is not None and below is not None:
-        top = (top or 0) + above / below
-    value = (Fraction(1) if top is None else top) / (bottom or Fraction(1))
-    value *= int(match["scale"] or 1) * Fraction(f"1e{exponent}")
-    return -value if match["sign"] == "-" else value
+    return (text[: words.start()] if words else text).strip()
+
+
+def _plain(text: str) -> Fraction | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None or (match[1] and match[2]):
+        return None
+    digits = match[3].replace(",", "")
+    power = match[4] or "0"
+    if len(digits) > DIGITS or len(power) > 4 or abs(int(power)) > DIGITS:
+        return None
+    value = Fraction(Decimal(f"{digits}e{power}"))
+    return -value if "-" in (match[1], match[2]) else value
 
 
 def canonical(value: Fraction) -> str:
@@ -105,9 +160,8 @@ _SYMBOL = re.compile(
     r"\\(?:pi|sqrt|frac|dfrac|tfrac|ln|log|exp|sinh?|cosh?|tanh?|arc(?:sin|cos|tan)|infty|overline)(?![a-zA-Z])|(?<![1-9.,]10)(?<=[1-9])\^|[π√]|"
     r"(?<![a-zA-Z])e\^|\)\(|/[0-9]|(?:(?<!\*)\*|×|⋅|·|\\times|\\cdot)(?!10)[0-9(]"
 )
-_DEGREES = re.compile(
-    r"(?:\{ *\})? *\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z])|°)|\\degree(?![a-zA-Z])"
-)
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _RELATION = re.compile(r"=|≈|≃|\\(?:approx|simeq|cong|sim)(?![a-zA-Z])")
 _NAME = re.compile(r"\\?[^\W\d_]+")
 _UNITS = re.compile(
@@ -178,7 +232,8 @@ def _flat(text: str) -> str:
 
     One space stays between two words, and `_` before a number.
     """
-    out = notation.in_latex(text).replace("{,}", ",")
+    out = text.replace("−", "-").replace("–", "-").replace("{,}", ",")
+    out = _RAISED.sub(lambda run: "^" + run[0].translate(_LOWERED), out)
     out = re.sub(r"\^\{([+-]?[0-9]+)\}", r"^\1", _DEGREES.sub("°", out))
     out = _BOX_OF_TEXT.sub(" ", out)
     out = re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", out.strip())  # two numbers, not one

@@ -1,8 +1,9 @@
 """A config -> a `Plan`, once: what a run or an evaluation is, with nothing left open but the bounds
 of its memory. From top to bottom: the plan, its layers of defaults, hosts, learning rates.
 
-A key has the value of the first layer that says something of it: the user, the preset, the method,
-the task's recipe, the recipe of the tiny models, and what is ours. Leaves out: reading
+A key has the value of the first layer that says something of it: the user, the preset (how large a
+run is follows from the task's recipe first, where no preset is named), the method, the task's
+recipe, the recipe of the tiny models, and what is ours. Leaves out: reading
 (`config.schema`), finding plug-ins (`config.plugins`), policies (`config.policies`), what a machine
 has room for (`comas.memory`), loading and building (`team.build`).
 """
@@ -234,17 +235,16 @@ def layers_of(
         preset = {**preset_keys(method, name, config.task), "preset": name}
     if config.kl:  # an empty table is no KL at all
         written["kl"] = {**preset.get("kl", method.kl), **config.kl}
-    layers: list[Mapping[str, Any]] = [written, preset]
-    of_method = ("kl", "epochs", "minibatches", "samples")
-    layers.append({key: getattr(method, key) for key in of_method})
+    of_method = {key: getattr(method, key) for key in ("kl", "epochs", "minibatches", "samples")}
+    recipe = {key: value for key, value in task.recipe.items() if key != "lr"}
+    optimizer = {key: recipe.pop(key) for key in OPTIMIZER if key in recipe}
+    size = {} if tiny else recipe
     learns_foreign = any(p.learns and p.here and not p.source.tiny for p in policies)
-    layers.append(
-        {
-            key: value
-            for key, value in task.recipe.items()
-            if key != "lr" and (learns_foreign if key in OPTIMIZER else not tiny)
-        }
-    )
+    # how large a run is: a preset that is named comes before the recipe, the method's first after
+    sized = [preset, size] if config.preset else [size, preset]
+    layers: list[Mapping[str, Any]] = [written, *sized, of_method]
+    if learns_foreign:
+        layers.append(optimizer)
     if tiny:
         layers.append(tiny_recipe()["run"])
         # where every role has room of its own, max_tokens says nothing, and is what it is elsewhere
