@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from comas.engines import vllm as vllm_engine
 from comas.engines.vllm import VLLMEngine
 from comas.engines.vllm import library as folders
-from comas.engines.vllm.library import Ask, Library, Loaded, Reply, 
+from comas.engines.vllm.library import Ask, Library, Loaded, Reply
 from comas.engines.vllm.proof import pairs_of
 from comas.learners.lora.population import Population
-from comas.seams import Adapter, Request, StaleWeights, WholeModel
+from comas.seams import Adapter, AdapterSpec, Request, StaleWeights, WholeModel
 from comas.types import Sampling, UserMistake
 from tests.support.adapted import PLAN, ROOM, SPECS, gap, own, requests, shake
 from tests.support.models import llama
@@ -155,7 +155,7 @@ def test_a_step_as_small_as_one_of_a_learner_is_seen(
     old = {name: (a.clone(), b.clone()) for name, (a, b) in before.items()}
     write = folders.Folders.write
 
-    def late(self: Any, policy: str, version: int, shape: Shape, _: Any) -> Loaded:
+    def late(self: Any, policy: str, version: int, shape: AdapterSpec, _: Any) -> Loaded:
         return write(self, policy, version, shape, old)
 
     monkeypatch.setattr(folders.Folders, "write", late)
@@ -182,7 +182,9 @@ def crowd(engine: VLLMEngine, population: Population) -> None:
     """Load more adapters than vLLM keeps."""
     table: Any = engine.weights
     for number in range(2 * len(SPECS) + 1):
-        adapter = table.folders.write("other", number, Shape(4, 8.0), pairs_of(population, "a"))
+        adapter = table.folders.write(
+            "other", number, AdapterSpec(4, 8.0), pairs_of(population, "a")
+        )
         engine.vllm.add(adapter)
 
 
