@@ -401,7 +401,9 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_no_process_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
     pairs = ["kind=ray", "steps=100000", "questions=2", "threads=1"]
     pairs += ["test_questions=0", "eval_every=0", "monitors=[]", f"out={tmp_path / 'run'}"]
