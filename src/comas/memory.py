@@ -254,8 +254,7 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
         small = not gpu and largest.parameters < SMALL
         beside = len(learning)
         beside = min(beside, config.threads or os.cpu_count() or 1) if small else min(1, beside)
-    room = {**plan.task.max_tokens, **config.room}
-    paid = [room.get(role, config.max_tokens) for role in plan.method.rewarded]
+    paid = [plan.room.get(role, config.max_tokens) for role in plan.method.rewarded]
     longest = QUESTION + (1 + SHOWN) * max(paid, default=config.max_tokens)
     played = (config.questions or 0) * (config.samples or 1) * len(config.agents)
     measured = max(config.test_questions or 0, config.eval_questions if config.eval_every else 0)
@@ -278,7 +277,7 @@ def device_of(host: HostConfig) -> str:
     return str(place_of(host.device, host.dtype)[0])
 
 
-def with_weights(plan: Plan) -> dict[str, HostConfig]:
+def hosts_with_weights(plan: Plan) -> dict[str, HostConfig]:
     """The hosts that load models."""
     hosts = plan.config.hosts.items()
     return {name: host for name, host in hosts if host.here and plan.at(name)}
@@ -365,7 +364,7 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     """Work out what a plan's hosts take, with `tokens_per_pass`, `max_rows` and `checkpointing` for
     those that have none. Values that the config has stay, whatever the memory is.
     """
-    hosts = with_weights(plan)
+    hosts = hosts_with_weights(plan)
     devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
     memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
     needs: list[HostMemory] = []
@@ -431,7 +430,7 @@ def _with_bounds(
 @uncollected()  # torch is imported
 def bounds(plan: Plan) -> Plan:
     """The plan with bounds of memory for every host; as it is where all have them."""
-    hosts = with_weights(plan).values()
+    hosts = hosts_with_weights(plan).values()
     if all(host.tokens_per_pass and host.max_rows for host in hosts):
         return plan
     return with_bounds(plan, memory_plan(plan))

@@ -34,8 +34,13 @@ class Work:
 
 def latest_run() -> Path | None:
     """The run in `runs` that was worked on last; None where there is none."""
-    runs = [folder.parent for folder in RUNS.glob("*/config.toml")]
-    return max(runs, key=_touched, default=None)
+    return next(iter(runs_by_time()), None)
+
+
+def runs_by_time() -> list[Path]:
+    """The runs in `runs`, the one that was worked on last first."""
+    runs = [file.parent for file in RUNS.glob("*/config.toml")]
+    return sorted(runs, key=touched, reverse=True)
 
 
 def named_or_latest(name: str | None) -> str:
@@ -50,7 +55,7 @@ def named_or_latest(name: str | None) -> str:
     return str(run)
 
 
-def _touched(run: Path) -> float:
+def touched(run: Path) -> float:
     """When something was last written there, in seconds."""
     files = [
         run / name for name in ("config.toml", "metrics.jsonl", "commit.json", "processes.json")

@@ -340,6 +340,23 @@ SHAPES = {
     "smollm2": ("llama", 576, 1536, 30, 9, 3, 49152, 134_515_008),
     "qwen": ("qwen2", 896, 4864, 24, 14, 2, 151936, 494_032_768),
 }
+
+
+def shaped(name: str, **changes: Any) -> Any:
+    """The config of a model of one of these shapes."""
+    family, width, inner, layers, heads, keys, vocabulary, _ = SHAPES[name]
+    return AutoConfig.for_model(
+        family,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=keys,
+        vocab_size=vocabulary,
+        **changes,
+    )
+
+
 COUNTED = {
     # a pass of 1,024 tokens with rows of 512, in MB, counted tensor by tensor
     ("smollm2", "adapters", "float32"): (1804, 479),
@@ -357,17 +374,8 @@ def test_the_formula_is_near_what_was_counted(
 ) -> None:
     monkeypatch.setattr(memory, "SCATTERED", 0.0)
     monkeypatch.setattr(memory, "QUESTION", 512 - 3 * 40)
-    family, width, inner, layers, heads, keys, vocabulary, size = SHAPES[name]
-    AutoConfig.for_model(
-        family,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=keys,
-        vocab_size=vocabulary,
-        tie_word_embeddings=True,
-    ).save_pretrained(tmp_path)
+    size = SHAPES[name][-1]
+    shaped(name, tie_word_embeddings=True).save_pretrained(tmp_path)
     given = [
         f"hosts.home.learner={learner}",
         f"hosts.home.dtype={dtype}",
@@ -460,16 +468,7 @@ def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(
     name: str, total: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights twice; keys and values while it samples, activations while it sleeps."""
-    family, width, inner, layers, heads, keys, vocabulary, _ = SHAPES[name]
-    config = AutoConfig.for_model(
-        family,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=keys,
-        vocab_size=vocabulary,
-    )
+    config = shaped(name)
     config.save_pretrained(tmp_path)
     size = total * 10**9
     monkeypatch.setattr(memory, "place_of", lambda *_: (torch.device("cuda", 0), torch.bfloat16))

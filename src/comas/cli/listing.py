@@ -22,14 +22,14 @@ from comas.cli.output import Json, print_json
 from comas.config.plugins import PACKAGE, plugin_names
 from comas.config.schema import AgentConfig, Config, HostConfig
 from comas.display import clean
-from comas.program import RUNS, command
+from comas.program import command, runs_by_time, touched
 from comas.storage import files
 from comas.storage.run import Run
 from comas.training.result import Result, result_of
 from comas.types import UserMistake
 
 
-class Kind(StrEnum):
+class Listed(StrEnum):
     """What can be listed."""
 
     RUNS = "runs"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 def list_(
     ctx: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="What is listed.")],
+    kind: Annotated[Listed, typer.Argument(help="What is listed.")],
     word: Annotated[
         str | None, typer.Argument(metavar="[WORD]", help="Only lines with this word.")
     ] = None,
@@ -57,7 +57,7 @@ def list_(
         return
     if not records:
         about = "" if word is None else f" with {word!r} in their lines"
-        hint = f": begin one with {command()} train" if kind is Kind.RUNS and word is None else ""
+        hint = f": begin one with {command()} train" if kind is Listed.RUNS and word is None else ""
         print(f"no {kind.value}{about}{hint}")
         return
     lines = [[clean(value, 1000) for value in record.values()] for record in records]
@@ -153,14 +153,13 @@ def _below_fields(body: list[ast.stmt]) -> dict[str, str]:
 
 def _runs() -> Iterator[dict[str, str]]:
     """Runs in the folder `runs`, the latest first."""
-    folders = [file.parent for file in RUNS.glob("*/config.toml")]
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True):
+    for folder in runs_by_time():
         yield _run(Run(folder))
 
 
 def _run(run: Run) -> dict[str, str]:
     """A run in a line; of one that cannot be read, why."""
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.path.stat().st_mtime))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(touched(run.path)))
     line = {"run": str(run.path), "when": when}
     try:
         result = result_of(run, 0.0)
@@ -198,9 +197,9 @@ def _state(run: Run, result: Result) -> str:
 
 
 _RECORDS = {
-    Kind.RUNS: _runs,
-    Kind.METHODS: lambda: _plugins("method"),
-    Kind.TASKS: lambda: _plugins("task"),
-    Kind.SETUPS: lambda: _plugins("setup"),
-    Kind.KEYS: _keys,
+    Listed.RUNS: _runs,
+    Listed.METHODS: lambda: _plugins("method"),
+    Listed.TASKS: lambda: _plugins("task"),
+    Listed.SETUPS: lambda: _plugins("setup"),
+    Listed.KEYS: _keys,
 }

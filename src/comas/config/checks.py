@@ -56,7 +56,7 @@ def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
     room of its own; None where it reaches one.
     """
     config = plan.config
-    room = {**plan.task.max_tokens, **config.room}
+    room = plan.room
     roles = dict.fromkeys((*plan.method.rewarded, *asked))
     if not all(role in room for role in roles):
         return None
@@ -72,7 +72,7 @@ def check_room(plan: Plan) -> None:
     before a model is loaded.
     """
     config = plan.config
-    room = {**plan.task.max_tokens, **config.room}
+    room = plan.room
     for policy in plan.policies:
         context = config.hosts[policy.host].context or _positions(policy.source)
         if context is None:

@@ -55,6 +55,11 @@ class Plan:
     checkpoint: Path | None = None
     """Where weights lie; None: where the policies' bases do."""
 
+    @property
+    def room(self) -> dict[str, int]:
+        """Role -> tokens of a reply, where the task or the config gives it room of its own."""
+        return {**self.task.max_tokens, **self.config.room}
+
     def at(self, host: str) -> list[PolicyPlan]:
         """The policies of one host."""
         return [policy for policy in self.policies if policy.host == host]
