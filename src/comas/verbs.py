@@ -22,7 +22,7 @@ from comas.stats import spelt
 from comas.sync import run_sync
 from comas.training.result import Result
 from comas.training.start import resume_async, train_async
-from comas.types import Host, UserMistake
+from comas.types import UserMistake
 
 System = str | Path | Sequence[str | Path]
 """A run, a model or a team, or several runs that count as one system."""
@@ -89,28 +89,19 @@ class Comparison:
 def train(
     config: str | Path | None = None,
     hooks: Sequence[Hook] | None = None,
-    hosts: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Result:
     """Train a team: `comas.train(method="ttrl", steps=50, options__votes=8)`; `__` stands for the
     dot of a nested key.
 
     Progress is shown where a person looks on, on a terminal and in notebooks, unless `hooks` are
-    given: they are told instead, and `hooks=[]` shows nothing. `hosts` are instances of the
-    caller's own (`{"mine": MyHost()}`), or tables as in a config.
+    given: they are told instead, and `hooks=[]` shows nothing.
     """
-    instances = {
-        name: host for name, host in (hosts or {}).items() if not isinstance(host, Mapping)
-    }
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
-    keys |= {
-        f"hosts.{name}": table for name, table in (hosts or {}).items() if name not in instances
-    }
-    keys |= {f"hosts.{name}.own": True for name in instances}
     if config is not None:
         config = _at_home(config)
     with shown(hooks) as listeners:
-        return run_sync(train_async(read(config, keys), *listeners, hosts=instances))
+        return run_sync(train_async(read(config, keys), *listeners))
 
 
 def resume(
@@ -118,7 +109,6 @@ def resume(
     steps: int | None = None,
     tokens: int | None = None,
     hooks: Sequence[Hook] | None = None,
-    hosts: Mapping[str, Host] | None = None,
     **changes: Any,
 ) -> Result:
     """Go on with a run from its last commit, to its own number of steps, or to `steps` or `tokens`
@@ -133,7 +123,7 @@ def resume(
     }
     settings = settings_from({**length, **changes})
     with shown(hooks) as listeners:
-        return run_sync(resume_async(run, *listeners, changes=settings, hosts=hosts))
+        return run_sync(resume_async(run, *listeners, changes=settings))
 
 
 def evaluate(
@@ -145,7 +135,6 @@ def evaluate(
     data: str | Path | None = None,
     out: str | Path | None = None,
     hooks: Sequence[Hook] = (),
-    hosts: Mapping[str, Host] | None = None,
     **keys: Any,
 ) -> Evaluation:
     """Evaluate runs and models on held-out questions, each against the first, with corrected
@@ -165,7 +154,7 @@ def evaluate(
     data_path = str(data) if data is not None else None
     plan = planned(names, tasks, setups, most, seed, settings_from(keys), data_path)
     evaluation = EvaluationRun.create(plan, str(out) if out is not None else None)
-    report = run_sync(evaluation.go(hooks_of(hooks), hosts=hosts))
+    report = run_sync(evaluation.go(hooks_of(hooks)))
     tables = {name: report[name] for name in ("cells", "systems", "setups", "notes")}
     return Evaluation(Path(report["folder"]), **tables, record=report)
 

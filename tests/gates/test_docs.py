@@ -297,8 +297,9 @@ def test_the_record_has_the_keys_that_the_page_names(home: Path) -> None:
     assert told == set(metrics[-1]) | set(turn)
 
 
-def test_the_method_on_the_page_is_the_example() -> None:
-    code = (ROOT / "examples" / "best_of.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["best_of.py", "stubborn.py"])
+def test_code_on_the_page_is_the_example(name: str) -> None:
+    code = (ROOT / "examples" / name).read_text(encoding="utf-8")
     assert code in blocks(ROOT / "docs" / "extending.md", "python")
 
 
@@ -329,11 +330,15 @@ def test_the_example_that_remembers_keeps_the_contract_and_asks_split_questions_
         {"method": "sure_votes.py"},
         {"task": "coins.py"},
         {"task": "near.py"},
+        {"hosts__mine__kind": "stubborn.py"},
     ],
     ids=str,
 )
 def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
-    found = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}
+    found: dict[str, Any] = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}
+    if "hosts__mine__kind" in keys:
+        of_stone = {"host": "mine", "frozen": True}
+        found |= {"hosts__home__base": "seed", "agents": {"a0": {}, "a1": {}, "stone": of_stone}}
     result = comas.train(
         **found,
         steps=2,

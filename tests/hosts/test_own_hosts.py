@@ -1,5 +1,5 @@
-"""Hosts of one's own: an instance in Python sits beside hosts that a config describes, trains, goes
-on, and is asked in an evaluation.
+"""Hosts of one's own: a kind in a file sits beside shipped ones, trains, goes on, and is asked in an
+evaluation.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from comas.testing import Scripted, check_host, golden_script
 from comas.types import Ask, Fit, Learned, Payoff, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers
 from tests.support.endpoint import said as answered
+from tests.support.kinds import kind_of
 from tests.support.runs import SMALL
 
 TEAM: dict[str, Any] = {
@@ -83,8 +84,9 @@ class Stubborn:
 
 
 def begin(folder: Path, base: Path, host: Any, **keys: Any) -> comas.Result:
-    keys = {**TEAM, "hosts__home__base": str(base), "out": str(folder), **keys}
-    return comas.train(hosts={"mine": host}, **keys)
+    """Train a team of which two agents are at a host of the test's making."""
+    hosts = {"home": {"base": str(base)}, "mine": {"kind": kind_of(lambda: host, folder.parent)}}
+    return comas.train(**{**TEAM, "hosts": hosts, "out": str(folder), **keys})
 
 
 def test_an_own_host_trains_beside_a_local_one(untaught: Path, tmp_path: Path) -> None:
@@ -96,68 +98,51 @@ def test_an_own_host_trains_beside_a_local_one(untaught: Path, tmp_path: Path) -
     assert {"home/a0", "mine/a1", "mine/a2"} >= set(metrics[0]["policies"]) > {"home/a0"}
     assert set(metrics[0]["spent"]) == {"sampling", "learning", "thinking"}
     assert host.updates > 0
-    assert host.open  # its maker closes it
+    assert not host.open
     assert all("/" in turn for turn in host.learnt)
-    assert run.config()["hosts"]["mine"]["own"] is True
     assert run.spent() == {"mine": host.account()}
     checkpoint = run.path / "checkpoints" / f"step-{result.steps}"
     assert (checkpoint / "mine.json").read_text() == str(host.updates)
 
 
-def test_a_run_with_an_own_host_goes_on_with_it_and_not_without(
-    untaught: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_an_own_host_goes_on_and_is_loaded(untaught: Path, tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    first = Stubborn()
-    begin(folder, untaught, first, steps=1)
-    with pytest.raises(UserMistake, match="host mine was an instance of the caller's own"):
-        comas.resume(folder, steps=2)
-    with pytest.raises(UserMistake, match="host mine was an instance"):
-        comas.load(folder)
+    begin(folder, untaught, Stubborn(), steps=1)
     second = Stubborn()
-    assert comas.resume(folder, steps=2, hosts={"mine": second}).steps == 2
+    kind_of(lambda: second, tmp_path)
+    assert comas.resume(folder, steps=2).steps == 2
     assert second.updates == 2
-    team = comas.load(folder, hosts={"mine": second})
+    team = comas.load(folder)
     assert {m.host.name for m in team.members} == {"home", "mine"}
     team.close()
 
 
-def test_an_own_host_that_does_not_learn_is_frozen_and_not_measured(
-    untaught: Path, tmp_path: Path
-) -> None:
+def test_an_own_host_that_does_not_learn_is_not_measured(untaught: Path, tmp_path: Path) -> None:
     host = Stubborn(learns=False)
-    result = begin(tmp_path / "r", untaught, host, steps=1)
+    frozen = {name: {"host": "mine", "frozen": True} for name in ("a1", "a2")}
+    agents = {"a0": {"host": "home"}, **frozen}
+    result = begin(tmp_path / "r", untaught, host, steps=1, agents=agents)
     run = Run.open(result.run)
-    assert [run.config()["agents"][f"a{i}"]["frozen"] for i in range(3)] == [False, True, True]
     assert {answer["agent"] for answer in (run.read_eval("before") or {})["answers"]} == {"a0"}
     assert not host.learnt
 
 
 def test_an_evaluation_asks_own_hosts(untaught: Path, tmp_path: Path) -> None:
     begin(tmp_path / "r", untaught, Stubborn(), steps=1)
-    found = comas.evaluate(tmp_path / "r", limit=2, out=tmp_path / "e", hosts={"mine": Stubborn()})
+    found = comas.evaluate(tmp_path / "r", limit=2, out=tmp_path / "e")
     assert found.cells[0]["n"] == 2
-    with pytest.raises(UserMistake, match="host mine was an instance"):
-        comas.evaluate(tmp_path / "r", limit=2, out=tmp_path / "f")
 
 
-@pytest.mark.parametrize(
-    ("hosts", "said"),
-    [
-        (
-            {"mine": Stubborn(), "nobody": Scripted(golden_script, "nobody")},
-            "no agent is at such a host",
-        ),
-        ({"mine": Scripted(golden_script, "other")}, "the instance is called 'other'"),
-    ],
-)
-def test_mistakes_with_instances(
-    hosts: dict[str, Any], said: str, untaught: Path, tmp_path: Path
-) -> None:
-    keys = {**TEAM, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
-    with pytest.raises(UserMistake, match=said):
-        comas.train(hosts=hosts, **keys)
+def test_a_host_is_called_as_its_table_is(untaught: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=r"made a host called 'other': call it plan\.name"):
+        begin(tmp_path / "r", untaught, Scripted(golden_script, "other"))
     assert not (tmp_path / "r").exists()
+
+
+def test_a_run_that_was_begun_with_an_instance_says_what_a_host_is_now() -> None:
+    with pytest.raises(UserMistake, match=r"own.*set kind to a file with build\(plan\)"):
+        read(None, {"hosts": {"home": {"own": True}}})
+    assert read(None, {"hosts": {"home": {"own": False}}}).hosts["home"].here
 
 
 def test_all_kinds_of_hosts_keep_the_contract(untaught: Path, serve: Any, host_at: Any) -> None:
@@ -236,9 +221,9 @@ def test_mistakes_with_kinds_in_files(
     keys: dict[str, Any], mistake: str, kind: Path, untaught: Path, tmp_path: Path
 ) -> None:
     table = {"kind": str(kind), **keys}
-    settings = {**TEAM, "hosts__home__base": str(untaught), "out": str(tmp_path / "r")}
+    settings = {**TEAM, "out": str(tmp_path / "r")}
     with pytest.raises(UserMistake, match=mistake):
-        comas.train(hosts={"home": {}, "mine": table}, **settings)
+        comas.train(hosts={"home": {"base": str(untaught)}, "mine": table}, **settings)
     assert not (tmp_path / "r").exists()
 
 

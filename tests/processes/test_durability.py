@@ -21,7 +21,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
-from tests.support.faults import Crash, Faults, go_on, hosts_of, start, story
+from tests.support.faults import Crash, Faults, go_on, start, story
 from tests.support.runs import SMALL, essence
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(
     folder = tmp_path / "whole"
     watch = Notes()
     break_it(folder / "checkpoints" / "step-5")
-    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
+    run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
     note, *others = watch.notes
     assert note.startswith("checkpoint of step 5 is damaged (")
@@ -166,7 +166,7 @@ def test_a_damaged_marker_is_replaced_by_the_checkpoints(
     (folder / "commit.json").unlink()
     if text is not None:
         (folder / "commit.json").write_text(text)
-    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
+    run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
     assert "commit.json is " + ("damaged" if text is not None else "missing") in watch.notes[0]
 
@@ -189,7 +189,7 @@ def test_a_damaged_measurement_that_can_be_made_again_stops_nothing(
     folder = tmp_path / "whole"
     watch = Notes()
     cut_short(folder / "eval" / "after.json")
-    run_sync(resume_async(folder, watch, hosts=hosts_of(folder)))
+    run_sync(resume_async(folder, watch))
     assert story(folder) == whole[0]
     assert "eval/after.json is damaged" in watch.notes[0]
 
@@ -207,9 +207,7 @@ def test_a_damaged_note_on_processes_stops_nothing(
 def one_step_more(folder: Path, watch: Notes) -> None:
     """Go on with a run that has come to its end."""
     steps = Run.open(folder).config()["steps"] + 1
-    run_sync(
-        resume_async(folder, watch, changes=settings_of([f"steps={steps}"]), hosts=hosts_of(folder))
-    )
+    run_sync(resume_async(folder, watch, changes=settings_of([f"steps={steps}"])))
 
 
 def test_a_damaged_first_measurement_is_said_and_not_reported(
@@ -217,7 +215,7 @@ def test_a_damaged_first_measurement_is_said_and_not_reported(
 ) -> None:
     cut_short(tmp_path / "whole" / "eval" / "before.json")
     folder = tmp_path / "whole"
-    result = run_sync(resume_async(folder, Notes(), hosts=hosts_of(folder)))
+    result = run_sync(resume_async(folder, Notes()))
     assert result.accuracy["before"] is result.gain is None
     assert result.accuracy["after"] is not None
     assert "before.json is damaged" in caplog.text

@@ -49,7 +49,7 @@ class Interrupting(Hook):
 def interrupted(folder: Path, watch: Hook) -> None:
     pairs = [*KEYS, f"out={folder}"]
     with pytest.raises(KeyboardInterrupt):
-        run_sync(train_async(read(None, pairs), watch, hosts={"home": Chained()}))
+        run_sync(train_async(read(None, pairs), watch))
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
@@ -137,7 +137,7 @@ def test_in_a_notebook_an_interrupt_ends_the_thread_too(tmp_path: Path) -> None:
     async def cell() -> None:
         pairs = [*KEYS, "steps=100000", f"out={tmp_path / 'r'}"]
         with pytest.raises(KeyboardInterrupt):
-            run_sync(train_async(read(None, pairs), Interrupts(), hosts={"home": Chained()}))
+            run_sync(train_async(read(None, pairs), Interrupts()))
 
     with closing(asyncio.new_event_loop()) as loop:
         loop.run_until_complete(cell())

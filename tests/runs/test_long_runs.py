@@ -19,7 +19,8 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async, train_async
 from comas.types import Ask, HostFailure, UserMistake
-from tests.support.faults import KEYS, Chained
+from tests.support.faults import KEYS, KIND, Chained
+from tests.support.kinds import kind_of
 
 
 class Notes(Hook):
@@ -67,6 +68,7 @@ def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
 ) -> None:
     gauge = Gauge(150, 1850)
     pairs = [
+        KIND,
         "steps=2000",
         "questions=1",
         "test_questions=1",
@@ -74,9 +76,7 @@ def test_two_thousand_steps_cost_no_more_at_the_end_than_at_the_start(
         "checkpoint_every=100",
         "task_options.largest=8",
     ]
-    run_sync(
-        train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge, hosts={"home": Chained()})
-    )
+    run_sync(train_async(read(None, [*pairs, f"out={tmp_path / 'r'}"]), gauge))
     assert len(list(Run.open(tmp_path / "r").metrics())) == 2000
     assert len(list((tmp_path / "r" / "checkpoints").iterdir())) == 2
     (objects, later_objects), (files, later_files), (calls, later_calls) = (
@@ -107,6 +107,7 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs = [
+        f"hosts.home.kind={kind_of(Broken, tmp_path)}",
         "steps=20",
         "questions=8",
         "test_questions=3",
@@ -119,7 +120,7 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
         UserMistake,
         match=r"step 4: loss or gradient of policy home/a1 was not finite in 3 steps in a row",
     ):
-        run_sync(train_async(read(None, pairs), notes, hosts={"home": Broken()}))
+        run_sync(train_async(read(None, pairs), notes))
     run = Run.open(tmp_path / "r")
     assert [text[:6] for text in notes.told if "learnt nothing" in text] == ["step 2"]
     assert [m["policies"]["home/a1"].get("skipped", 0) for m in run.metrics()] == [0, 1, 1, 1]
@@ -127,7 +128,7 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
     monkeypatch.setattr(Broken, "since", 0)
     # a resume does not begin to count anew
     with pytest.raises(UserMistake, match="in 4 steps in a row"):
-        run_sync(resume_async(tmp_path / "r", Hook(), hosts={"home": Broken()}))
+        run_sync(resume_async(tmp_path / "r", Hook()))
 
 
 class Dying(Chained):
@@ -167,12 +168,12 @@ def test_a_host_that_dies_is_named(
     said: str,
 ) -> None:
     monkeypatch.setattr(Dying, "duty", duty)
+    kind = f"hosts.home.kind={kind_of(Dying, tmp_path)}"
     with pytest.raises((HostFailure, UserMistake), match=said):
         run_sync(
             train_async(
-                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                read(None, [*KEYS, kind, "test_questions=0", f"out={tmp_path / 'r'}"]),
                 Hook(),
-                hosts={"home": Dying()},
             )
         )
 
@@ -190,6 +191,7 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
 
     monkeypatch.setattr(Chained, "ask", ask)
     pairs = [
+        KIND,
         "steps=20",
         "questions=2",
         "test_questions=0",
@@ -198,7 +200,7 @@ def test_an_error_in_a_game_loses_no_step_that_was_learnt(
         f"out={tmp_path / 'r'}",
     ]
     with pytest.raises(UserMistake, match="step 8: every discussion failed"):
-        run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
+        run_sync(train_async(read(None, pairs), Hook()))
     assert (Run.open(tmp_path / "r").marker() or {})["step"] == 7
 
 
@@ -208,12 +210,12 @@ def test_a_bug_in_a_host_keeps_its_traceback_and_names_it(
 ) -> None:
     monkeypatch.setattr(Dying, "duty", "learn")
     monkeypatch.setattr(Dying, "error", ZeroDivisionError("a bug"))
+    kind = f"hosts.home.kind={kind_of(Dying, tmp_path)}"
     with pytest.raises(ExceptionGroup) as caught:
         run_sync(
             train_async(
-                read(None, [*KEYS, "test_questions=0", f"out={tmp_path / 'r'}"]),
+                read(None, [*KEYS, kind, "test_questions=0", f"out={tmp_path / 'r'}"]),
                 Hook(),
-                hosts={"home": Dying()},
             )
         )
     assert caught.value.exceptions[0].__notes__ == ["in host home, learning of step 1"]

@@ -20,9 +20,10 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, golden_script
 from comas.training.start import resume_async, train_async
-from comas.types import Host
 
+KIND = f"hosts.home.kind={Path(__file__).with_name('chained.py')}"
 KEYS = [
+    KIND,
     "steps=5",
     "task_options.largest=8",
     "questions=3",
@@ -124,21 +125,15 @@ class Faults:
             yield self
 
 
-def hosts_of(folder: Path) -> dict[str, Host]:
-    """A new instance for each host of a run that is one of ours."""
-    tables = Run(folder).config()["hosts"]
-    return {name: Chained() for name, table in tables.items() if table["own"]}
-
-
 def start(folder: Path) -> None:
     pairs = [*KEYS, f"out={folder}"]
-    run_sync(train_async(read(None, pairs), Hook(), hosts={"home": Chained()}))
+    run_sync(train_async(read(None, pairs), Hook()))
 
 
 def go_on(folder: Path) -> None:
     """What a user does: resume, or remove what is no run yet and start."""
     if (folder / "config.toml").exists():
-        run_sync(resume_async(folder, Hook(), hosts=hosts_of(folder)))
+        run_sync(resume_async(folder, Hook()))
     else:
         shutil.rmtree(folder, ignore_errors=True)
         start(folder)

@@ -24,7 +24,7 @@ from comas.trackers.sink import figures_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 from tests.support.command import run as command
-from tests.support.faults import KEYS, Chained, Crash, story
+from tests.support.faults import KEYS, Crash, story
 from tests.support.run_folders import checkpoint
 from tests.support.tracking import Store, attach, commit, lines_of, play, tracker
 
@@ -91,7 +91,7 @@ def train(folder: Path, *trackers: Path | str) -> list[str]:
     notes = Notes()
     names = json.dumps([str(name) for name in trackers])
     config = read(None, [*KEYS, f"out={folder}", f"track={names}"])
-    run_sync(train_async(config, notes, hosts={"home": Chained()}))
+    run_sync(train_async(config, notes))
     return notes.texts
 
 
@@ -115,12 +115,10 @@ def test_a_tracker_gets_every_step_and_changes_none(
 def test_a_longer_run_goes_on_where_its_tracker_was_and_may_leave_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, tracker(tmp_path, "mine"))
-    run_sync(
-        resume_async(folder, Hook(), changes=settings_of(["steps=6"]), hosts={"home": Chained()})
-    )
+    run_sync(resume_async(folder, Hook(), changes=settings_of(["steps=6"])))
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
     changes = ["steps=7", "track=[]"]
-    run_sync(resume_async(folder, Hook(), changes=settings_of(changes), hosts={"home": Chained()}))
+    run_sync(resume_async(folder, Hook(), changes=settings_of(changes)))
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5, 6]
     assert Run.open(folder).config()["track"] == []
 
@@ -188,9 +186,7 @@ def test_two_trackers_of_one_file_name_are_refused_before_the_first_step_and_lat
     train(folder, one, one)
     changes = ["steps=6", f"track={json.dumps([str(one), str(other)])}"]
     with pytest.raises(UserMistake, match=r"two trackers are called mine\.py: .*rename one"):
-        run_sync(
-            resume_async(folder, Hook(), changes=settings_of(changes), hosts={"home": Chained()})
-        )
+        run_sync(resume_async(folder, Hook(), changes=settings_of(changes)))
     assert Run.open(folder).config()["track"] == [str(one), str(one)]
     assert steps_of(folder, "mine") == [1, 2, 3, 4, 5]
 

@@ -23,6 +23,7 @@ from comas.training.record import StepRecord
 from comas.types import COMMON_KINDS, Episode, Reply, Turn
 from tests.support import runs
 from tests.support.command import run as command
+from tests.support.kinds import kind_of
 
 Q = pick.make_question((1, 2, 4, 5), 7, "three")
 
@@ -206,7 +207,7 @@ def test_a_run_whose_judges_cannot_score_says_so_in_its_first_step_and_once(
     )
     heard = Heard()
     comas.train(
-        hosts={"home": host},
+        kind=kind_of(lambda: host, tmp_path),
         hooks=[heard],
         out=str(tmp_path / "run"),
         steps=3,

@@ -155,6 +155,11 @@ FORMER = {
         "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
         " (kind=ray, gpus=1)",
     ),
+    "own": Former(
+        _only(False),
+        "an instance in Python is no host: leave it out, and set kind to a file with build(plan)"
+        " (docs/extending.md)",
+    ),
     "compile": Former(
         _only(False),
         "models are sampled from without torch.compile, which was slower on a CPU: leave it out",

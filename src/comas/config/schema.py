@@ -37,7 +37,6 @@ from comas.hosts.table import (
     HostTable,
     Key,
     LocalTable,
-    OwnTable,
     Place,
     RayTable,
     keys_that,
@@ -58,7 +57,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
-class HostConfig(ApiTable, OwnTable, RayTable):
+class HostConfig(ApiTable, RayTable):
     """`[hosts.<name>]`: one owner of weights, or an endpoint where somebody else's
     models answer. What runs write holds the keys of all kinds that are shipped.
     """
@@ -76,9 +75,7 @@ class HostConfig(ApiTable, OwnTable, RayTable):
 
     @property
     def built_by(self) -> str:
-        """Its kind; `own` is built by nobody."""
-        if self.own:
-            return "own"
+        """Its kind, decided where none is named."""
         if self.kind is not None:
             return self.kind
         return "local" if self.api is None else "api"

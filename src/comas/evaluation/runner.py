@@ -70,7 +70,6 @@ class EvaluationRun:
         self.folder = folder
         self.plan = plan
         self._created = created
-        self._own_hosts: Mapping[str, Host] = {}
         self._work = Work(folder)
         self._plans: dict[str, Plan] = {}
         """Run or model -> what its name means: asked once."""
@@ -135,11 +134,8 @@ class EvaluationRun:
             raise UserMistake(f"{path}/{PLAN} is damaged: {key}: {first['msg']}") from error
         return cls(path, spec.changed(plan, changes) if changes else plan)
 
-    async def go(self, *hooks: Hook, hosts: Mapping[str, Host] | None = None) -> dict[str, Any]:
-        """Play what is missing; returns the report, which is also written. `hosts` are instances of
-        the caller's own, for systems that have such.
-        """
-        self._own_hosts = hosts or {}
+    async def go(self, *hooks: Hook) -> dict[str, Any]:
+        """Play what is missing; returns the report, which is also written."""
         hook = hooks_of(hooks)
         report: dict[str, Any] | None = None
         try:
@@ -295,10 +291,7 @@ class EvaluationRun:
 
     def _load(self, run: str) -> Team:
         """Load a system."""
-        plan = self._plans[run]
-        apis = self._api_hosts(run)
-        own_hosts = {n: host for n, host in self._own_hosts.items() if n in plan.config.hosts}
-        return asked(plan, {**apis, **own_hosts})
+        return asked(self._plans[run], self._api_hosts(run))
 
     def _api_hosts(self, run: str) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""

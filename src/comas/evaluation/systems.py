@@ -23,20 +23,21 @@ def load(
     path: str | Path,
     step: int | None = None,
     overrides: Overrides = (),
-    hosts: Mapping[str, Host] | None = None,
 ) -> Team:
     """The team of a run as it was at its last checkpoint (or after `step` steps), without
     optimizer; or of a `team.toml`.
 
     `path` may also name the step: `RUN@40`, `RUN@best` (on the validation split); or a config file,
     or a folder with `team.toml` such as `comas export` writes. `overrides` are `key=value` pairs,
-    as on the command line. `hosts` are instances of the caller's own, where the run had such.
+    as on the command line.
     """
-    return asked(found_at(path, step, overrides), hosts)
+    return asked(found_at(path, step, overrides))
 
 
 def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
-    """A team that will not be trained, with as many rows at once as memory allows."""
+    """A team that will not be trained, with as many rows at once as memory allows; `hosts` are
+    those that somebody has made already.
+    """
     return build_team(bounds(planned), hosts=hosts)
 
 

@@ -69,15 +69,6 @@ def none_as_text(value: Any) -> Any:
     return None if value == "none" else value
 
 
-class OwnTable(HostTable):
-    """Keys of a host that is an instance of the caller's, `comas.train(hosts={"mine": MyHost()})`:
-    nothing is built, and its other keys say nothing.
-    """
-
-    own: bool = False
-    """Whether it is one; written by `comas.train`, not by hand."""
-
-
 TOKENS_PER_PASS = 8192
 """Of seed models, and the most that other bases get by default."""
 MAX_ROWS = 512

@@ -268,7 +268,7 @@ def has_weights(host: Mapping[str, Any]) -> bool:
     """Whether the unchecked table of a host is one with weights of ours; elsewhere a base is a name
     only.
     """
-    return "api" not in host and not host.get("own") and host.get("kind", "local") == "local"
+    return "api" not in host and host.get("kind", "local") == "local"
 
 
 def is_place(name: str) -> bool:

@@ -197,7 +197,7 @@ class Run:
         anything.
         """
         hosts = self.config()["hosts"].values()
-        if not any(host.get("api") or host.get("own") for host in hosts):
+        if not any(host.get("api") or host.get("kind") for host in hosts):
             return {}
         path = self.path / "spent.json"
         remedy = "remove it to go on without what it said"

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from comas.config.mistakes import nearest
 from comas.config.plan import Plan
 from comas.config.plugins import load_builder
-from comas.config.schema import Config, HostConfig, checked
+from comas.config.schema import Config, HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import Member
 from comas.game.memory import at_start
@@ -121,8 +120,8 @@ class Team:
         return names
 
     def close(self) -> None:
-        """Give threads and memory back; the caller's own hosts stay open."""
-        close_hosts(self.config, self.hosts)
+        """Give threads and memory back."""
+        close_hosts(self.hosts)
 
 
 async def assemble(
@@ -131,20 +130,18 @@ async def assemble(
     *,
     accounts: Mapping[str, Account] | None = None,
     work: Work | None = None,
-    hosts: Mapping[str, Host] | None = None,
     asks: bool = True,
 ) -> Team:
     """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
     that they will not be asked.
 
-    `accounts` are what they have cost in earlier processes on the run of `work`; `hosts` are the
-    caller's own.
+    `accounts` are what they have cost in earlier processes on the run of `work`.
     """
     apis = api_hosts_of(plan, work)
     spending.restore(apis, accounts or {})
     if asks or plan.learns:
         await greet(apis, Sampling(plan.config.temperature) if asks else None, note)
-    return build_team(plan, hosts={**apis, **(hosts or {})})
+    return build_team(plan, hosts=apis)
 
 
 async def greet(
@@ -191,7 +188,6 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
     built: dict[str, Host] = dict(hosts or {})
     sources: dict[str, str] = {}
     try:
-        check_instances(config, built)
         check_places(plan)
         # what is wrong with hosts elsewhere is told before models are loaded
         for name, table in config.hosts.items():
@@ -218,7 +214,7 @@ def build_team(plan: Plan, *, hosts: Mapping[str, Host] | None = None) -> Team:
         if plan.learns:
             _check_learners(config, built)
     except BaseException:
-        close_hosts(config, built)
+        close_hosts(built)
         raise
     in_order = {name: built[name] for name in config.hosts if name in built}
     return Team(plan, in_order, members_of(plan, in_order), sources)
@@ -250,7 +246,13 @@ def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
 def _build_host(table: HostConfig, plan: HostPlan[Any]) -> Host:
     """Have the module of its kind build a host."""
     build: Builder = load_builder("hosts", table.built_by, f"hosts.{plan.name}.kind").build
-    return build(plan)
+    host = build(plan)
+    if host.name != plan.name:
+        raise UserMistake(
+            f"hosts.{plan.name}.kind = {table.built_by!r}: build(plan) made a host called"
+            f" {host.name!r}: call it plan.name"
+        )
+    return host
 
 
 def with_weights(plan: Plan, name: str, weights: HostWeights) -> HostPlan[Any]:
@@ -289,51 +291,10 @@ def seats(plan: Plan) -> Team:
     return Team(plan, {}, members_of(plan, hosts))
 
 
-# --- hosts that are instances of the caller's own: `comas.train(hosts={"mine": MyHost()})`
-
-
-def check_instances(config: Config, hosts: Mapping[str, Host]) -> None:
-    """Refuse an instance without a seat, and a seat without its instance."""
-    inhabited = {agent.host for agent in config.agents.values()}
-    for name, host in hosts.items():
-        if name not in inhabited:
-            suggestion = nearest(name, inhabited)
-            raise UserMistake(f"hosts={{{name!r}: ...}}: no agent is at such a host: {suggestion}")
-        if host.name != name:
-            raise UserMistake(
-                f"hosts={{{name!r}: ...}}: the instance is called {host.name!r}: give it the same"
-                " name"
-            )
-    for name, table in config.hosts.items():
-        if table.own and name not in hosts:
-            raise UserMistake(
-                f"host {name} was an instance of the caller's own, which no file can hold: give it"
-                f" again in Python, as hosts={{{name!r}: ...}}"
-            )
-
-
-def seated(config: Config, hosts: Mapping[str, Host]) -> Config:
-    """The config with these instances in the place of hosts that it would have built; agents of
-    those that do not learn are frozen.
-    """
-    check_instances(config, {**hosts})
-    if not hosts:
-        return config
-    data = config.model_dump(exclude_unset=True)
-    tables = data.setdefault("hosts", {})
-    for name in hosts:
-        tables[name] = {"own": True}
-    for name, agent in config.agents.items():
-        if agent.host in hosts and not hosts[agent.host].learns:
-            data["agents"][name]["frozen"] = True
-    return checked(data)
-
-
-def close_hosts(config: Config, hosts: Mapping[str, Host]) -> None:
-    """Close those that are not the caller's own."""
-    for name, host in hosts.items():
-        if not config.hosts[name].own:
-            host.close()
+def close_hosts(hosts: Mapping[str, Host]) -> None:
+    """Close them, all of which are ours."""
+    for host in hosts.values():
+        host.close()
 
 
 # --- whose accuracy is measured

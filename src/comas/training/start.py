@@ -26,12 +26,12 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import assemble, check_instances, check_places, seated, seats
+from comas.team.build import assemble, check_places, seats
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result, nothing_left, result_of
-from comas.types import Host, Question, Turn, UserMistake
+from comas.types import Question, Turn, UserMistake
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,8 @@ def rehearsed(planned: Plan, question: Question) -> Sequence[Turn]:
     return rehearse(team.method, team.task, team.members, question, team.config.options)
 
 
-async def train_async(
-    config: Config, *hooks: Hook, hosts: Mapping[str, Host] | None = None
-) -> Result:
-    """Train a team from a config, inside an event loop; `hosts` are instances of the caller's own,
-    which take the place of those that the config describes.
-    """
-    hosts = hosts or {}
-    config = seated(config, hosts)
+async def train_async(config: Config, *hooks: Hook) -> Result:
+    """Train a team from a config, inside an event loop."""
     hook = tracked(hooks_of(hooks), config.track)
     hook.working(Progress("estimating"))
     ready = prepare(config, hook.note)
@@ -85,7 +79,7 @@ async def train_async(
     hook.working(Progress("loading"))
     work = Work()
     asks = config.steps > 0
-    team = await assemble(ready.plan, hook.note, work=work, asks=asks, hosts=hosts)
+    team = await assemble(ready.plan, hook.note, work=work, asks=asks)
     run = None
     try:
         session = Session(team, hook, ready.asked, ready.replies)
@@ -196,12 +190,11 @@ async def resume_async(
     path: str | Path,
     *hooks: Hook,
     changes: Mapping[str, Any] | None = None,
-    hosts: Mapping[str, Host] | None = None,
 ) -> Result:
     """Go on from a run's last good checkpoint.
 
     `changes` are values of keys in `CHANGES` and in `spending.CHANGEABLE`: they are written into
-    the run's config. `hosts` are the instances that the run was begun with, or their like.
+    the run's config.
     """
     hook = hooks_of(hooks)
     run = Run.open(path)
@@ -222,7 +215,6 @@ async def resume_async(
         planned = as_recorded(read(None, {**run.config(), **changed}))
         config = planned.config
         hook = tracked(hook, config.track)
-        check_instances(config, hosts or {})
         check_places(planned)
         if "steps" in changed and config.steps < start:
             raise UserMistake(
@@ -246,7 +238,6 @@ async def resume_async(
             accounts=accounts,
             work=Work(run.path),
             asks=asks,
-            hosts=hosts,
         )
         for name, host in team.hosts.items():
             if checkpoint is not None and host.learns:
