@@ -17,16 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from comas.evaluation.report import label
-from comas.hooks import Hook, Progress, Stage, hooks_of
+from comas.hooks import ENOUGH, Hook, Progress, Stage, hooks_of
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
@@ -56,9 +56,10 @@ def clean(text: str, limit: int = LONGEST) -> str:
 
 
 def span(seconds: float) -> str:
-    """`75` -> `1:15`."""
+    """`75` -> `1:15`, `3675` -> `1:01:15`."""
     total = max(0, int(seconds))
-    return f"{total // 60}:{total % 60:02d}"
+    hours = f"{total // 3600}:{total // 60 % 60:02d}" if total >= 3600 else f"{total // 60}"
+    return f"{hours}:{total % 60:02d}"
 
 
 def read_as(turn: Turn) -> str:
@@ -124,11 +125,11 @@ NAMES: dict[Stage, str] = {
     "estimating": "estimating memory",
     "loading": "loading the models",
     "asking": "asking",
-    "before": "measuring accuracy before training",
+    "before": "accuracy before training",
     "playing": "playing",
     "learning": "learning",
-    "validation": "measuring validation accuracy",
-    "after": "measuring accuracy after training",
+    "validation": "validation accuracy",
+    "after": "accuracy after training",
     "saving": "saving",
 }
 
@@ -155,6 +156,15 @@ def amount(progress: Progress) -> str:
         return f"{progress.replies} {kind}"
     sure = "" if progress.certainty == "exactly" else f"{progress.certainty} "
     return f"{progress.replies} of {sure}{progress.expected} {kind}"
+
+
+def left_of(progress: Progress) -> str:
+    """Say how long the rest of a stage takes; empty where nobody knows."""
+    seconds = progress.seconds_left
+    if seconds is None or progress.seconds < ENOUGH:
+        return ""
+    sure = "at most" if progress.certainty == "at most" else "about"
+    return f"{sure} {span(seconds)} left"
 
 
 def speed(progress: Progress) -> str:
@@ -190,6 +200,44 @@ def lost(replies: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+class Shown(NamedTuple):
+    """A stage as it is shown: what is needed most stands first."""
+
+    name: str
+    done: int
+    total: int | None
+    """None where nobody knows."""
+    counted: str
+    """How much is done, in words."""
+    left: str
+    """How long the rest takes, in words."""
+    details: str
+    """Tokens, speed and the like: cut where a terminal is narrow."""
+
+
+def bars_of(console: Console, redirect: bool = True) -> Bars:
+    """Live lines at the foot of a terminal: name, bar, time left, time since the beginning, and as
+    much of the details as there is room for. `redirect`: what others print to standard output
+    meanwhile appears above them, on this console.
+    """
+    return Bars(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(12),
+        TextColumn("{task.fields[left]}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn(
+            "{task.fields[details]}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        console=console,
+        expand=True,
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=redirect,
+    )
+
+
 class Quiet(Hook):
     """Notes only."""
 
@@ -218,7 +266,7 @@ class Lines(Quiet):
         self.began = self.said = time.monotonic()
         """When it began, and when there was news."""
         self.left = ""
-        """Say how long the rest takes."""
+        """How long the other steps, or the other games, take."""
         self.total = 0
         """Steps of the run."""
         self.tokens: int | None = None
@@ -254,28 +302,30 @@ class Lines(Quiet):
         if time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()
-        name, _, _, details = self._stage(progress)
-        what = f"{name}: {details}" if details else name
+        stage = self._stage(progress)
+        words = ", ".join(filter(None, [stage.left, stage.counted, stage.details]))
+        what = f"{stage.name}: {words}" if words else stage.name
         self._say(f"{what}; {span(self.said - self.began)}")
 
-    def _stage(self, progress: Progress) -> tuple[str, int, int | None, str]:
-        """Return the name of a stage, how much of it is done, of how much (None where nobody
-        knows), and the same in words.
-        """
+    def _stage(self, progress: Progress) -> Shown:
+        """Say what goes on."""
         name = NAMES[progress.stage]
-        done, total, counted = progress.replies, progress.expected, amount(progress)
-        failed = cut = ""
         if self.games:
-            name = self.cell_name or NAMES["loading"]
-            done, total, counted = self.done, self.games, f"{self.done}/{self.games} games"
             failed = f"{self.failed} failed" if self.failed else ""
             cut = f"{self.cut} replies cut" if self.cut else ""
-        elif progress.stage in ("playing", "learning"):
-            name = f"step {progress.step + 1}/{self.total}, {name}"
-            if progress.stage == "learning":
-                done, total = progress.rows_learnt, progress.rows_due
-        parts = [counted, speed(progress), failed, cut, self.left]
-        return name, done, total or None, ", ".join(filter(None, parts))
+            return Shown(
+                self.cell_name or NAMES["loading"],
+                self.done,
+                self.games,
+                f"{self.done}/{self.games} games",
+                self.left,
+                ", ".join(filter(None, [speed(progress), failed, cut])),
+            )
+        if progress.stage in ("playing", "learning"):
+            name = f"{self._number(progress.step)}, {name}"
+        details = ", ".join(filter(None, [speed(progress), self.left]))
+        counted = amount(progress)
+        return Shown(name, progress.done, progress.total, counted, left_of(progress), details)
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         self.steps.append(metrics["seconds"])
@@ -285,8 +335,9 @@ class Lines(Quiet):
         if len(self.steps) > 1 and time.monotonic() - self.said < self.every:
             return
         self.said = time.monotonic()
-        done = f"step {metrics['step'] + 1}/{self.total}"
-        tokens = f"{metrics['tokens']:,} tokens"
+        done = self._number(metrics["step"])
+        budget = f" of {self.tokens:,}" if self.tokens else ""
+        tokens = f"{metrics['tokens']:,}{budget} tokens"
         seconds = metrics.get("spent", {}).get("sampling")
         if seconds:
             tokens += f" ({metrics['step_tokens'] / seconds:,.0f}/s)"
@@ -296,6 +347,10 @@ class Lines(Quiet):
         parts += [*lost(metrics.get("replies", ())), self.left]
         facts = "; ".join(filter(None, parts))
         self._say(f"{done}: {span(self.said - self.began)}, {facts}")
+
+    def _number(self, step: int) -> str:
+        """The number of a step, from 1 on; a run that tokens end has no last one."""
+        return f"step {step + 1}" if self.tokens else f"step {step + 1}/{self.total}"
 
     def _seconds_left(self, metrics: Mapping[str, Any]) -> float:
         """Seconds that the rest may take, as the steps so far did; tokens may end it earlier."""
@@ -328,31 +383,20 @@ class Lines(Quiet):
         self.cut += sum(not turn["finished"] for turn in record["turns"])
         if self.fresh >= max(1, min(GAMES, self.games - self.done)):
             per_game = (time.monotonic() - self.began) / self.fresh
-            self.left = f"left {span((self.games - self.done) * per_game)}"
+            self.left = f"about {span((self.games - self.done) * per_game)} left"
 
 
 class Display(Lines):
-    """On a terminal: a line per step, and below them a live one of what goes on, how much of it is
-    done, as a bar and in words, and for how long.
+    """On a terminal: a line per step, and below them a live one of what goes on: how much of it is
+    done, as a bar, how long it takes, and in words.
     """
 
     def __init__(self, console: Console, redirect: bool = True) -> None:
-        """`redirect`: what others print to standard output meanwhile appears above the live line,
-        on its console.
-        """
+        """`redirect` is that of `bars_of`."""
         super().__init__(console, every=0.0)
         self.stage: tuple[str, ...] = ()
-        self.bars = Bars(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(24),
-            TextColumn("{task.fields[details]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            refresh_per_second=4,
-            transient=True,
-            redirect_stdout=redirect,
-        )
-        self.row = self.bars.add_task("", total=None, details="")
+        self.bars = bars_of(console, redirect)
+        self.row = self.bars.add_task("", total=None, left="", details="")
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -362,11 +406,18 @@ class Display(Lines):
         self.bars.stop()
 
     def working(self, progress: Progress) -> None:
-        name, done, total, details = self._stage(progress)
-        if self.stage != (progress.stage, name):
-            self.stage = (progress.stage, name)
+        shown = self._stage(progress)
+        if self.stage != (progress.stage, shown.name):
+            self.stage = (progress.stage, shown.name)
             self.bars.reset(self.row)
-        self.bars.update(self.row, description=name, total=total, completed=done, details=details)
+        self.bars.update(
+            self.row,
+            description=shown.name,
+            total=shown.total,
+            completed=shown.done,
+            left=shown.left,
+            details=", ".join(filter(None, [shown.counted, shown.details])),
+        )
 
 
 def watcher(as_json: bool) -> Quiet:

@@ -81,6 +81,25 @@ class Progress:
     apart: int = 0
     """Replies to monitors that are complete, which are none of `replies`."""
 
+    @property
+    def done(self) -> int:
+        """How many rows or replies of the stage are complete."""
+        return self.rows_learnt if self.stage == "learning" else self.replies
+
+    @property
+    def total(self) -> int | None:
+        """How many there will be; None where nobody knows."""
+        return (self.rows_due if self.stage == "learning" else self.expected) or None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that the rest of the stage takes, if it goes on as it did; None before anything
+        is done, and where nobody knows of how much.
+        """
+        if self.total is None or self.done == 0:
+            return None
+        return self.seconds * (self.total - self.done) / self.done
+
 
 @dataclass(frozen=True)
 class Alarm:

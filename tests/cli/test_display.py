@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from comas import hooks
-from comas.display import Display, Lines, amount, discussion, lost, read_as, speed
+from comas.display import Display, Lines, amount, discussion, left_of, lost, read_as, speed
 from comas.hooks import Progress
 from comas.stats import Interval
 from comas.types import COMMON_KINDS, Meter, Turn
@@ -96,8 +96,8 @@ def test_lines_come_within_a_long_step_and_not_too_often(monkeypatch: pytest.Mon
         clock[0] = 100.0 + second
         lines.working(Progress("playing", 0, second, second, 40, "at most", 10 * second, 10.0))
     assert out.getvalue().splitlines() == [
-        "step 1/3, playing: 10 of at most 40 replies, 100 tokens, 10/s; 0:10",
-        "step 1/3, playing: 20 of at most 40 replies, 200 tokens, 10/s; 0:20",
+        "step 1/3, playing: at most 0:30 left, 10 of at most 40 replies, 100 tokens, 10/s; 0:10",
+        "step 1/3, playing: at most 0:20 left, 20 of at most 40 replies, 200 tokens, 10/s; 0:20",
     ]
     lines.step(metrics(0), [])  # the first step is told at once
     last = out.getvalue().splitlines()[-1]
@@ -127,7 +127,8 @@ def test_a_terminal_has_a_line_per_step_and_a_live_one_of_the_stage() -> None:
         display.working(Progress("playing", 0, 3.0, 12, 20, "at most", 3412, 48.0))
         display.bars.refresh()
         assert "step 1/5, playing" in out.getvalue()
-        assert "12 of at most 20 replies, 3,412 tokens, 48/s" in out.getvalue()
+        assert "at most 0:02 left" in out.getvalue()
+        assert "12 of at most 20 replies, 3,412 tokens" in out.getvalue()
         display.working(Progress("learning", 0, rows_due=12, rows_learnt=5))
         display.bars.refresh()
         assert "5 of 12 rows learnt" in out.getvalue()
@@ -141,6 +142,38 @@ def test_a_terminal_has_a_line_per_step_and_a_live_one_of_the_stage() -> None:
         display.measured("after", 5, Interval(0.5, 0.4, 0.6, 9))
     for said in ("step 1/5: 0:00, 1,000 tokens", "step 3/5", "accuracy after 0.500"):
         assert said in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (Progress("playing", 0, 60.0, 32, 128, "about"), "about 3:00 left"),
+        (Progress("asking", 0, 60.0, 32, 128, "at most"), "at most 3:00 left"),
+        (Progress("learning", 0, 90.0, rows_due=12, rows_learnt=9), "about 0:30 left"),
+        (Progress("before", 0, 100.0, 1, 100), "about 2:45:00 left"),
+        (Progress("before", 0, 100.0, 100, 100), "about 0:00 left"),
+        (Progress("before", 0, 100.0, 0, 100), ""),
+        (Progress("playing", 0, 0.1, 32, 128), ""),
+        (Progress("playing", 0, 60.0, 32), ""),
+        (Progress("saving", 0, 60.0), ""),
+    ],
+)
+def test_it_is_said_how_long_the_rest_of_a_stage_takes(progress: Progress, said: str) -> None:
+    assert left_of(progress) == said
+
+
+@pytest.mark.parametrize("width", [80, 66])
+def test_a_narrow_terminal_cuts_neither_bar_nor_time(width: int) -> None:
+    out = StringIO()
+    with Display(Console(file=out, width=width, force_terminal=True, _environ={})) as display:
+        display.total = 12
+        display.left = "about 1:00 for the other steps"
+        display.working(Progress("playing", 9, 60.0, 83, 128, "about", 14_130, 95.0))
+        display.bars.refresh()
+    line = next(x for x in out.getvalue().splitlines() if "playing" in x)
+    for said in ("step 10/12, playing", "━", "about 0:32 left", "0:00:00"):
+        assert said in line
+    assert ("83 of about 128" in line) == (width == 80)
 
 
 @pytest.mark.parametrize("evaluate", [True, False])
@@ -229,8 +262,8 @@ def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:
     for _ in range(20):
         lines.game({"verdict": "right", "turns": []})
         lines.working(Progress("playing", seconds=1.0))
-    told = [line for line in output.getvalue().splitlines() if "/40 games, left" in line]
-    assert told[0].startswith("seed pick single: 16/40 games, left 0:00")
+    told = [line for line in output.getvalue().splitlines() if " left, " in line]
+    assert told[0].startswith("seed pick single: about 0:00 left, 16/40 games")
     assert len(told) == 5
 
 

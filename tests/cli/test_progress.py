@@ -508,6 +508,6 @@ def test_a_script_on_a_terminal_gets_lines_and_a_live_one(untaught: Path, tmp_pa
     os.close(ours)
     assert process.returncode == 0
     # the live line is drawn a few times per second: a short stage may pass between two frames
-    stages = ("estimating memory", "loading the models", "measuring accuracy before")
+    stages = ("estimating memory", "loading the models", "accuracy before training")
     assert any(stage in shown.decode() for stage in stages)
     assert "step 1/1" in shown.decode()

@@ -105,7 +105,7 @@ def test_a_claim_may_be_contradicted_and_one_seed_says_nothing() -> None:
     (contradicted,) = verdicts_of(study({}), rows(a=[0.1, 0.11, 0.12], b=[0.9, 0.9, 0.9]))
     assert contradicted.word == "contradicted"
     (alone,) = verdicts_of(study({}, seeds=1), rows(a=[0.9], b=[0.1]))
-    assert alone.word == "one seed"
+    assert alone.word == "not tested, one seed"
     assert alone.p == 1.0
 
 

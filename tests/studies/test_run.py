@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,12 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import comas
+from comas.cli import study as shown
+from comas.display import bars_of
+from comas.storage.run import Run
 from comas.studies import cells, verb
-from comas.studies.cells import Ended, jobs_for, rows_of
+from comas.studies.cells import Ended, Watch, jobs_for, rows_of
 from comas.studies.verb import Study
 from comas.sync import run_sync
+from comas.training.result import result_of
 from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.studies import SMALL, InProcess, small
@@ -27,14 +33,24 @@ def go(file: Path, place: InProcess) -> list[Ended]:
     """Run what is left of a study, and write its report."""
     study = Study.read(file)
     place.stopped = False
-    ended: list[Ended] = []
+    watch = Kept()
     with study.alone():
         declared = study.declare()
         try:
-            study.run(1, ended.append, place.run)
+            study.run(1, watch, place.run)
         finally:
             study.report(declared)
-    return ended
+    return watch.cells
+
+
+class Kept(Watch):
+    """Keeps what became of cells."""
+
+    def __init__(self) -> None:
+        self.cells: list[Ended] = []
+
+    def ended(self, ended: Ended) -> None:
+        self.cells.append(ended)
 
 
 @pytest.fixture
@@ -225,9 +241,9 @@ def test_an_evaluation_whose_games_failed_is_no_value_and_is_gone_on_with(
         assert row.reason == f"{failed} of 4 games failed; the first: network down"
         assert "vote" not in row.values
         place = InProcess(idle=True)
-        ended: list[Ended] = []
-        run_sync(cells.run_cells([cell], 1, place.run, ended.append))
-        assert ended[0].failure == f"vote: {row.reason}"
+        watch = Kept()
+        run_sync(cells.run_cells([cell], 1, place.run, watch))
+        assert watch.cells[0].failure == f"vote: {row.reason}"
         assert rows_of(study.described, [cell])[0].status == "failed"
         path.write_text("{")
         assert study.left() == [cell]
@@ -383,6 +399,8 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     assert not (tmp_path / "small").exists()
     assert run(["study", str(file), "--jobs", "1"], monkeypatch) == 1
     said = capsys.readouterr().out
+    # two runs of two steps of 3 seconds
+    assert "time:   about 12 seconds of steps, 1 at once, as long as a dry run of labels" in said
     assert "[3/4] labels, seed 2: FAILED: train: no such luck" in said
     assert "cells: 3 done, 1 failed, 0 missing" in said
     assert run(["study", str(file), "--report", "--json"], monkeypatch) == 1
@@ -391,6 +409,80 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     keys = {"left", "right", "difference", "low", "high", "p", "verdict"}
     assert keys <= record["claims"][0].keys()
     assert len(quick.commands) == 7
+
+
+def test_what_is_left_is_forecast_by_the_runs_that_are_done(done: Path) -> None:
+    study = Study.read(done.parent / "small.toml")
+    assert study.forecast() is None
+    first, second = (cell for cell in study.cells if cell.setting.trained)
+    told = (second.folder / "trained.json").rename(second.folder / "kept.json")
+    try:
+        found = study.forecast(InProcess(idle=True).run)
+        assert found is not None
+        seconds = result_of(Run.open(first.run), 0.0).step_seconds
+        assert found.measured == "the run that is done"
+        assert found.seconds(study.cells, 1) == pytest.approx(seconds)
+        assert found.seconds(study.cells, 2) == pytest.approx(seconds / 2)
+    finally:
+        told.rename(second.folder / "trained.json")
+
+
+def test_a_dry_run_that_fails_forecasts_nothing(tmp_path: Path) -> None:
+    assert Study.read(small(tmp_path)).forecast(InProcess(idle=True).run) is None
+
+
+@pytest.mark.parametrize("tokens", [None, 1_000])
+def test_a_budget_of_tokens_ends_the_steps_that_are_forecast(
+    tokens: int | None, tmp_path: Path
+) -> None:
+    text = SMALL if tokens is None else SMALL.replace("steps = 2", f"tokens = {tokens}")
+    found = Study.read(small(tmp_path, text=text)).forecast(InProcess().run)
+    assert found is not None
+    # 3 seconds a step; three steps of 400 tokens reach 1,000
+    assert found.cell_steps == (2 if tokens is None else 3)
+    assert found.cell_seconds == 3.0 * found.cell_steps
+
+
+@pytest.mark.usefixtures("undrawn", "quick")
+@pytest.mark.parametrize(("every", "told"), [(1, False), (20, True), (0, False)])
+def test_a_curve_of_few_points_is_told_before_anything_runs(
+    every: int,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = SMALL.replace("steps = 2", "steps = 9").replace(
+        "eval_every = 1", f"eval_every = {every}"
+    )
+    assert run(["study", str(small(tmp_path, text=text)), "--dry-run"], monkeypatch) == 0
+    said = capsys.readouterr().err
+    assert ("about 9 steps, and eval_every is 20: the picture has 0 points" in said) == told
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_cells_that_run_show_their_latest_line(
+    terminal: bool, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "EVERY", 0.0)
+    cell, other, *_ = Study.read(done.parent / "small.toml").cells
+    written = cell.log.read_text() if cell.log.exists() else ""
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=terminal, _environ={})
+    with bars_of(console) as bars:
+        watch = shown._Bars(console, 4, 2, bars) if terminal else shown._Lines(console, 4, 2)
+        try:
+            cell.log.write_text("loading\nstep 1/2, playing: 3 of 4 replies\n\n")
+            watch.running([cell])
+            watch.ended(Ended(other, 90.0, ""))
+            watch.running([cell])
+            bars.refresh()
+        finally:
+            cell.log.write_text(written)
+    said = out.getvalue()
+    assert "step 1/2, playing: 3 of 4 replies" in said
+    assert "[1/4]" in said
+    assert "about 2:15 left" in said  # three cells of 90 seconds, two at once
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -77,6 +77,11 @@ class InProcess:
 
     async def run(self, arguments: Sequence[str], log: Path, threads: int | None) -> int:
         assert threads == 1
+        if "--dry-run" in arguments:
+            log.write_text(
+                'note: x\n{"seconds": {"sampling": 2.0, "learning": 1.0}, "step_tokens": 400}\n'
+            )
+            return 2 if self._idle else 0
         self.commands.append(tuple(arguments))
         if len(self.commands) in self._dies_at:
             signal.raise_signal(signal.SIGINT)

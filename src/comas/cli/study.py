@@ -5,22 +5,32 @@ Leaves out: everything but printing (`studies.verb`).
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.text import Text
 
-from comas.cli.output import Json, print_json
-from comas.display import clean
+from comas.cli.output import Json, print_json, print_note
+from comas.display import bars_of, clean, span
 from comas.exit_codes import STOPPED
 from comas.program import command
-from comas.studies.cells import Ended
+from comas.studies.cells import Cell, Ended, Watch
 from comas.studies.verb import Study
 from comas.training.dry_run import spoken
 
 FAILED = 1
 """The exit code where cells failed."""
+POINTS = 8
+"""Of a curve of validation accuracy, at least."""
+EVERY = 30.0
+"""Seconds between two lines of a cell that runs."""
 File = Annotated[str, typer.Argument(help="STUDY.toml (see docs/study.md).")]
 Jobs = Annotated[
     int | None,
@@ -28,7 +38,7 @@ Jobs = Annotated[
 ]
 Dry = Annotated[
     bool,
-    typer.Option("--dry-run", help="Check the file and say what is left; write nothing."),
+    typer.Option("--dry-run", help="Check the file, say what is left and its time; write nothing."),
 ]
 Only = Annotated[bool, typer.Option("--report", help="Write the report of what is there.")]
 
@@ -49,6 +59,7 @@ def study(
         grid.declare(write=False)
         left = _say_left(grid)
         grid.check_left()
+        _say_forecast(grid, jobs)
         if json_:
             print_json(ctx, left)
         return 0
@@ -87,15 +98,98 @@ def _say_left(grid: Study) -> dict[str, int]:
 
 
 def _run(grid: Study, jobs: int | None) -> None:
-    """Run what is left, with a line for each cell that has ended."""
+    """Run what is left, and show how far it has come."""
     left = _say_left(grid)
     grid.check_left()
-    ended_cells: list[Ended] = []
+    _say_forecast(grid, jobs)
+    console = Console()
+    if console.is_terminal and not console.is_dumb_terminal:
+        with bars_of(console) as bars:
+            grid.run(jobs, _Bars(console, left["cells"], grid.jobs(jobs), bars))
+    else:
+        grid.run(jobs, _Lines(console, left["cells"], grid.jobs(jobs)))
 
-    def tell(ended: Ended) -> None:
-        ended_cells.append(ended)
+
+def _say_forecast(grid: Study, jobs: int | None) -> None:
+    """Say how long the training takes that is left."""
+    found = grid.forecast()
+    if found is None:
+        return
+    at_once = grid.jobs(jobs)
+    seconds = spoken(found.seconds(grid.cells, at_once))
+    print(
+        f"time:   about {seconds} of steps, {at_once} at once, as long as {found.measured} takes;"
+        " measuring accuracy is not counted",
+        flush=True,
+    )
+    every = max((cell.setting.plan.config.eval_every for cell in grid.left()), default=0)
+    if every and found.cell_steps // every < POINTS:
+        wanted = max(1, found.cell_steps // POINTS)
+        print_note(
+            f"a run has about {found.cell_steps} steps, and eval_every is {every}: the picture has"
+            f" {found.cell_steps // every} points between start and end; eval_every={wanted} in"
+            " [config] gives more, and cannot be set once cells have run"
+        )
+
+
+class _Lines(Watch):
+    """A line for each cell that has ended, and one every half minute for each that runs."""
+
+    def __init__(self, console: Console, cells: int, jobs: int) -> None:
+        self.console = console
+        self.cells = cells
+        self.jobs = jobs
+        self.seconds: list[float] = []
+        """Of cells that have ended."""
+        self.said = time.monotonic()
+
+    def ended(self, ended: Ended) -> None:
+        self.seconds.append(ended.seconds)
         became = f"FAILED: {ended.failure}" if ended.failure else f"done in {spoken(ended.seconds)}"
-        number = f"[{len(ended_cells)}/{left['cells']}]"
-        print(number, clean(f"{ended.cell}: {became}", 1000), flush=True)
+        number = f"[{len(self.seconds)}/{self.cells}]"
+        self._say(f"{number} {ended.cell}: {became}", self.left())
 
-    grid.run(jobs, tell)
+    def running(self, cells: Sequence[Cell]) -> None:
+        if time.monotonic() - self.said < EVERY:
+            return
+        self.said = time.monotonic()
+        for cell in cells:
+            self._say(f"{cell}: {cell.latest()}")
+
+    def left(self) -> str:
+        """How long the other cells take, as long as those that have ended did."""
+        others = self.cells - len(self.seconds)
+        if not self.seconds or not others:
+            return ""
+        mean = math.fsum(self.seconds) / len(self.seconds)
+        return f"about {span(mean * others / self.jobs)} left"
+
+    def _say(self, *parts: str) -> None:
+        line = "; ".join(filter(None, parts))
+        self.console.print(Text(clean(line, 1000)), soft_wrap=True)
+
+
+class _Bars(_Lines):
+    """On a terminal: a line for each cell that has ended, and live ones for all and for each that
+    runs.
+    """
+
+    def __init__(self, console: Console, cells: int, jobs: int, bars: Progress) -> None:
+        super().__init__(console, cells, jobs)
+        self.bars = bars
+        self.all = bars.add_task("cells", total=cells, left="", details="")
+        self.rows: dict[str, TaskID] = {}
+
+    def running(self, cells: Sequence[Cell]) -> None:
+        done = len(self.seconds)
+        details = f"{done} of {self.cells}"
+        self.bars.update(self.all, completed=done, left=self.left(), details=details)
+        names = [str(cell) for cell in cells]
+        for name in [name for name in self.rows if name not in names]:
+            self.bars.remove_task(self.rows.pop(name))
+        for name, cell in zip(names, cells, strict=True):
+            if name not in self.rows:
+                self.rows[name] = self.bars.add_task(
+                    clean(name, 30), total=None, left="", details=""
+                )
+            self.bars.update(self.rows[name], details=clean(cell.latest()))

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import filelock
@@ -39,6 +40,10 @@ from comas.types import Stopped, UserMistake
 
 PATIENCE = 60.0
 """Seconds to wait for a process of an earlier try that is still ending."""
+EVERY = 0.25
+"""Seconds between two looks at the cells that run."""
+LATEST = 4_000
+"""Bytes of a log in which its last line is looked for."""
 TAIL = 20_000
 """Bytes of a log in which the reason of a failure is looked for."""
 
@@ -129,6 +134,16 @@ class Cell:
             return f"{measure}: nothing could be judged"
         return float(cell["accuracy"])
 
+    def latest(self) -> str:
+        """What its commands have written last; empty where they have written nothing."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LATEST))
+                lines = log.read().decode("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return next((line for line in reversed(lines) if line.strip()), "")
+
     def fail(self, stage: str, reason: str) -> str:
         """Note why a try failed, and return it in words."""
         record = {"stage": stage, "reason": reason}
@@ -207,25 +222,42 @@ class Ended(NamedTuple):
     """Empty where it is done."""
 
 
-async def run_cells(
-    cells: Sequence[Cell], jobs: int, place: Place, tell: Callable[[Ended], None]
-) -> None:
-    """Run what is left of these cells, `jobs` at once; `tell` hears of each when it has ended.
+class Watch:
+    """Told of the cells of a study; every method may be overridden."""
+
+    def ended(self, ended: Ended) -> None:
+        """A cell has ended."""
+
+    def running(self, cells: Sequence[Cell]) -> None:
+        """These run now: told four times a second."""
+
+
+async def run_cells(cells: Sequence[Cell], jobs: int, place: Place, watch: Watch) -> None:
+    """Run what is left of these cells, `jobs` at once.
 
     A cell that fails is recorded, and the others go on. Raises Stopped when Ctrl-C, SIGTERM or
     SIGHUP has stopped it and all processes have ended; another one ends these at once.
     """
     slots = asyncio.Semaphore(jobs)
+    running: list[Cell] = []
 
     async def run(cell: Cell) -> None:
         async with slots:
             began = time.monotonic()
+            running.append(cell)
             try:
                 failure = await _commands(cell, place)
             except (OSError, UserMistake) as error:
                 failure = _line(str(error))
                 cell.fail("train", failure)
-            tell(Ended(cell, time.monotonic() - began, failure))
+            finally:
+                running.remove(cell)
+            watch.ended(Ended(cell, time.monotonic() - began, failure))
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            watch.running(tuple(running))
 
     tasks: list[asyncio.Task[None]] = []
 
@@ -234,11 +266,14 @@ async def run_cells(
             task.cancel()
 
     with listening(lambda: False, stop):
+        looking = asyncio.create_task(look())
         try:
             async with asyncio.TaskGroup() as group:
                 tasks += [group.create_task(run(cell)) for cell in cells]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        finally:
+            looking.cancel()
     if any(task.cancelled() for task in tasks):
         raise Stopped
 
@@ -295,6 +330,55 @@ def _reason(cell: Cell, start: int, code: int) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How long training takes, if all cells take as long as those that were measured."""
+
+    measured: str
+    """What was measured, in words."""
+    cell_seconds: float
+    """Of the steps of one run."""
+    cell_steps: int
+
+    def seconds(self, cells: Sequence[Cell], jobs: int) -> float:
+        """Seconds of the steps of those of these cells that are not trained, so many at once."""
+        return self.cell_seconds * sum(map(_has_steps_left, cells)) / jobs
+
+
+def _has_steps_left(cell: Cell) -> bool:
+    return cell.setting.trained and not cell.trained
+
+
+async def forecast(cells: Sequence[Cell], place: Place) -> Forecast | None:
+    """Measure how long a run takes: by those that have run, otherwise by a dry run of the first;
+    None where none has steps left, or where the dry run fails, as the run will then say.
+    """
+    left = [cell for cell in cells if _has_steps_left(cell)]
+    if not left:
+        return None
+    done = [cell for cell in cells if cell.setting.trained and cell.trained]
+    if done:
+        results = [result_of(Run.open(cell.run), 0.0) for cell in done]
+        seconds = [result.step_seconds for result in results]
+        steps = min(result.steps for result in results)
+        runs = "the run that is done" if len(done) == 1 else f"the {len(done)} runs that are done"
+        return Forecast(runs, math.fsum(seconds) / len(seconds), steps)
+    first = left[0]
+    config = first.setting.plan.config
+    with TemporaryDirectory() as folder:
+        file, log = Path(folder) / "cell.toml", Path(folder) / "log.txt"
+        table = {**first.setting.keys, "seed": first.seed}
+        file.write_text(tomli_w.dumps(without_none(table)), encoding="utf-8")
+        if await place(("train", str(file), "--dry-run", "--json"), log, config.threads):
+            return None
+        measured = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    steps = config.steps
+    if config.tokens is not None:
+        steps = min(steps, math.ceil(config.tokens / max(1.0, measured["step_tokens"])))
+    step = math.fsum(measured["seconds"].values())
+    return Forecast(f"a dry run of {first.setting.name}", steps * step, steps)
 
 
 # --- what was measured

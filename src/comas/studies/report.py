@@ -34,7 +34,7 @@ from comas.studies.file import LAST, OWN, Claim, Measure, Setting, StudyFile, wi
 # --- what became of the claims
 
 LEVEL = 0.05
-Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]
+Word = Literal["holds", "not shown", "contradicted", "missing", "not tested, one seed"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Verdict:
         if self.missing:
             return "missing"
         if interval is None or interval.n < 2:
-            return "one seed"
+            return "not tested, one seed"
         if self.p < LEVEL:
             return "holds"
         above = self.claim.direction == "above"

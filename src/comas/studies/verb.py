@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from comas.questions.checked import of_run
 from comas.storage import files
 from comas.studies.cells import (
     Cell,
-    Ended,
+    Forecast,
     Place,
+    Watch,
     cells_of,
+    forecast,
     here,
     jobs_for,
     rows_of,
@@ -154,14 +156,17 @@ class Study:
                 of_run(plan.config, plan.task, note=lambda _: None)
                 memory.bounds_of_new(plan, note=lambda _: None)
 
-    def run(
-        self, jobs: int | None, tell: Callable[[Ended], None], place: Place | None = None
-    ) -> None:
-        """Run what is left, so many cells at once, by default as many as cores bear;
-        KeyboardInterrupt where it was stopped.
-        """
-        left = self.left()
-        run_sync(run_cells(left, jobs or jobs_for(left), place or here, tell))
+    def jobs(self, jobs: int | None) -> int:
+        """Cells that run at once: by default as many as cores bear."""
+        return jobs or jobs_for(self.left())
+
+    def forecast(self, place: Place | None = None) -> Forecast | None:
+        """Measure how long the training takes that is left."""
+        return run_sync(forecast(self.cells, place or here))
+
+    def run(self, jobs: int | None, watch: Watch | None = None, place: Place | None = None) -> None:
+        """Run what is left, so many cells at once; KeyboardInterrupt where it was stopped."""
+        run_sync(run_cells(self.left(), self.jobs(jobs), place or here, watch or Watch()))
 
     def report(self, declared: Declared) -> Report:
         """Test the claims on what there is, and write the report."""
@@ -189,5 +194,5 @@ def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Re
         declared = grid.declare()
         if grid.left() and not report:
             grid.check_left()
-            grid.run(jobs, lambda _: None)
+            grid.run(jobs)
         return grid.report(declared)

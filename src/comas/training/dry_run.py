@@ -78,6 +78,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     here = [turn for episode in pace.episodes for turn in episode.turns if _learns(team, turn)]
     per_step = discussions / len(pace.episodes)
     rows = sum(turn.prompt_tokens + min(room(turn), pace.reply) for turn in here) * per_step
+    turns = sum(len(episode.turns) for episode in pace.episodes) * per_step
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
@@ -100,6 +101,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         "memory": {"peak": peak, "estimated": estimated},
         "disk": {"checkpoint": checkpoint, "free": free},
         "seconds": {"sampling": sampling, "learning": learning},
+        "step_tokens": pace.reply * turns,
     }
     return DryRun(config, lines, data)
 
