@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comas.studies.report import band_of, finals, panels, plain, table
+from comas.studies.report import Line, band_of, finals, fitted, panels, plain, table
 
 RISING = [(0.0, 0.2), (100.0, 0.4)]
 FLAT = [(0.0, 0.2), (50.0, 0.2), (120.0, 0.2)]
@@ -38,8 +38,23 @@ def test_pictures_are_svg_and_the_same_again(tmp_path: Path) -> None:
     assert (tmp_path / "once.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
     ET.parse(tmp_path / "once.svg")
     panels(tmp_path / "still.svg", [("x", [[(0.0, 0.0), (0.0, 0.0)]])])
-    finals(tmp_path / "finals.svg", [("a", [0.1, 0.2]), ("b", [0.3]), ("c", [])])
+    lines = [Line("a", [0.1, 0.2], False), Line("b", [0.3], True), Line("c", [], False)]
+    finals(tmp_path / "finals.svg", lines)
     ET.parse(tmp_path / "finals.svg")
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([0.2, 0.3], 0.15, 0.35),
+        ([0.5], 0.45, 0.55),
+        ([0.0, 1.0], -0.01, 1.01),
+        ([0.2, 0.8], 0.14, 0.86),
+        ([0.98], 0.93, 1.01),
+    ],
+)
+def test_axes_are_fitted(values: list[float], low: float, high: float) -> None:
+    assert fitted(values) == pytest.approx((low, high))
 
 
 def test_markdown_escapes_what_people_write() -> None:

@@ -18,7 +18,7 @@ import importlib.util
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -376,8 +376,28 @@ LETTERS = 32
 """Of a name, above a panel."""
 RC: Any = {"svg.hashsalt": "comas", "text.parse_math": False, "font.size": 8}
 """The same numbers give the same bytes, and no name is read as a formula."""
+LEAST = 0.1
+"""Of accuracy, on an axis."""
 Panel = tuple[str, Sequence[Curve]]
 """A setting, and its curves, one per seed."""
+
+
+class Line(NamedTuple):
+    """A setting, and what each of its seeds came to."""
+
+    name: str
+    values: Sequence[float]
+    is_control: bool
+    """Whether it was only measured."""
+
+
+def fitted(values: Iterable[float]) -> tuple[float, float]:
+    """Fit an axis to accuracies, with room on both sides, within 0 and 1."""
+    accuracies = list(values)
+    low, high = min(accuracies), max(accuracies)
+    room = max((high - low) / 10, LEAST / 2)
+    # a line at an end is seen whole
+    return max(low - room, -0.01), min(high + room, 1.01)
 
 
 def can_draw() -> bool:
@@ -397,13 +417,15 @@ def _accuracy_pictures(report: Report, out: Path) -> Iterator[str]:
             "![Validation accuracy over generated tokens: seeds, their mean and its 95 % interval;"
             " grey: the first setting](pictures/learning.svg)"
         )
-    names = [setting.name for setting in report.settings]
-    values = [(name, report.values(name, "accuracy")) for name in names]
-    if any(interval for _, interval in values):
-        finals(out / "pictures" / "accuracy.svg", values)
+    lines = [
+        Line(setting.name, report.values(setting.name, "accuracy"), not setting.trained)
+        for setting in report.settings
+    ]
+    if any(line.values for line in lines):
+        finals(out / "pictures" / "accuracy.svg", lines)
         yield (
-            "![Held-out accuracy after training: seeds, their mean and its 95 % interval]"
-            "(pictures/accuracy.svg)"
+            "![Held-out accuracy after training: seeds, their mean and its 95 % interval; grey and"
+            " hollow: not trained](pictures/accuracy.svg)"
         )
 
 
@@ -424,8 +446,8 @@ def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[Interval]] | Non
 
 
 def panels(path: Path, shown: Sequence[Panel]) -> None:
-    """Draw a panel per setting with the same axes, from 0 to 1: every seed a thin line, their mean
-    a thick one within its interval, the mean of the first setting again in grey.
+    """Draw a panel per setting with the same axes: every seed a thin line, their mean a thick one
+    within its interval, the mean of the first setting again in grey.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -455,35 +477,38 @@ def panels(path: Path, shown: Sequence[Panel]) -> None:
             for curve in curves:
                 axes.plot(*zip(*curve, strict=True), color=INK, alpha=0.5, linewidth=0.6)
             axes.plot(xs, [i.mean for i in means], INK, linewidth=2)
-        grid[0, 0].set_ylim(0, 1)
+        accuracies = [y for _, curves in shown for curve in curves for _, y in curve]
+        grid[0, 0].set_ylim(*fitted(accuracies or [0.0, 1.0]))
         figure.supxlabel("generated tokens", fontsize=8)
         figure.supylabel("validation accuracy", fontsize=8)
         figure.savefig(path, metadata={"Date": None})
 
 
-def finals(path: Path, rows: Sequence[tuple[str, Sequence[float]]]) -> None:
-    """Draw a line per setting: its seeds as dots, their mean with its 95 % interval; from 0 to
-    1.
+def finals(path: Path, lines: Sequence[Line]) -> None:
+    """Draw a line per setting: its seeds as dots, their mean with its 95 % interval; of those that
+    were only measured grey and hollow.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(7, 0.6 + 0.25 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(7, 0.8 + 0.25 * len(lines)), layout="constrained")
         axes = figure.subplots()
-        for y, (_, values) in enumerate(rows):
+        for y, (_, values, is_control) in enumerate(lines):
+            colour, face = (GREY, "white") if is_control else (INK, INK)
             if not values:
                 axes.text(0, y, "not measured", color=GREY, verticalalignment="center")
                 continue
             interval = seeds_interval(values)
-            axes.plot(values, [y] * len(values), "o", color=INK, alpha=0.4, markersize=3)
+            axes.plot(values, [y] * len(values), "o", color=colour, alpha=0.4, markersize=3)
             if interval.n > 1:
-                axes.hlines(y, interval.low, interval.high, color=INK, linewidth=1.6)
-            axes.plot([interval.mean], [y], "o", color=INK, markersize=6)
-        axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows])
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+                axes.hlines(y, interval.low, interval.high, color=colour, linewidth=1.6)
+            axes.plot([interval.mean], [y], "o", color=colour, mfc=face, markersize=6)
+        axes.set_yticks(range(len(lines)), [_short(line.name) for line in lines])
+        axes.set_xlim(*fitted(value for line in lines for value in line.values))
+        axes.set_xlabel("held-out accuracy after training")
+        axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.grid(axis="x", linewidth=0.4)
         figure.savefig(path, metadata={"Date": None})
 
