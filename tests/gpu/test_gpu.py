@@ -97,7 +97,7 @@ def test_a_step_of_a_whole_model_is_that_of_a_cpu() -> None:
 
 def test_what_was_sampled_is_what_is_learnt() -> None:
     host = make_local_host(
-        "home", {"a": "seed", "b": "seed"}, method=METHOD, recipe=Recipe(1e-3), device="cuda"
+        "home", {"a": "tiny", "b": "tiny"}, method=METHOD, recipe=Recipe(1e-3), device="cuda"
     )
 
     async def gap() -> float:

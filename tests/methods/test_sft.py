@@ -35,7 +35,7 @@ from tests.support.adapters import fill
 from tests.support.command import run
 from tests.support.learning import host_of, say
 from tests.support.runs import SMALL
-from tools.seed.teach import make_model, make_tokenizer
+from tools.tiny.teach import make_model, make_tokenizer
 
 TOLD = [
     ("solution", "solve 1 2 4 5 -> 7", "1 + 2 = 3 + 4 = 7"),

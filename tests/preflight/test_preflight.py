@@ -222,8 +222,8 @@ def test_advice_follows_intervals() -> None:
 
 
 def test_the_seed_team_is_the_same_each_time() -> None:
-    first = preflight("seed", questions=6, answers=4)
-    again = preflight("seed", questions=6, answers=4)
+    first = preflight("tiny", questions=6, answers=4)
+    again = preflight("tiny", questions=6, answers=4)
     facts = [replace(one, seconds=0.0, step_minutes=0.0).record() for one in (first, again)]
     assert json.dumps(facts[0]) == json.dumps(facts[1])
     assert comas.preflight is preflight
@@ -232,7 +232,7 @@ def test_the_seed_team_is_the_same_each_time() -> None:
 def test_the_command_prints_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["preflight", "seed", "--questions", "3", "--answers", "3", "--json"]
+    words = ["preflight", "tiny", "--questions", "3", "--answers", "3", "--json"]
     assert run(words, monkeypatch) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"questions", "readable", "dissent", "judges", "truth", "methods"} <= set(found)
@@ -244,9 +244,9 @@ def test_the_command_prints_one_object(
     ("words", "says"),
     [
         (["nowhere-at-all"], "nowhere-at-all"),
-        (["seed", "task=nothing"], "nothing"),
-        (["seed", "stepz=3"], "stepz"),
-        (["seed", "--questions", "0"], "questions"),
+        (["tiny", "task=nothing"], "nothing"),
+        (["tiny", "stepz=3"], "stepz"),
+        (["tiny", "--questions", "0"], "questions"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -264,7 +264,7 @@ def test_mistakes_are_one_line(
 def test_the_command_prints_tables_for_people(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["preflight", "seed", "--questions", "4", "--answers", "3"], monkeypatch) == 0
+    assert run(["preflight", "tiny", "--questions", "4", "--answers", "3"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "questions with dissent" in said
     assert "believed after criticism" in said
@@ -278,7 +278,7 @@ def test_ctrl_c_is_told_in_a_word(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("comas.cli.preflight.run_preflight", interrupted)
-    assert run(["preflight", "seed"], monkeypatch) == 130
+    assert run(["preflight", "tiny"], monkeypatch) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
@@ -290,7 +290,7 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     assert found.tokens == 0
     assert found.record()["step_minutes"] is None
     monkeypatch.setattr("comas.cli.preflight.run_preflight", lambda *_: found)
-    assert run(["preflight", "seed"], monkeypatch) == 0
+    assert run(["preflight", "tiny"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert re.search(r"eight times +not known", said)
 
@@ -305,14 +305,14 @@ def test_how_far_it_is_is_told_while_it_asks(
         def working(self, progress: Progress) -> None:
             heard.append(progress)
 
-    found = run_preflight(["seed"], {"threads": 1}, 4, 2, False, Listening())
+    found = run_preflight(["tiny"], {"threads": 1}, 4, 2, False, Listening())
     assert found.questions == 4
     assert [heard[0].stage, heard[1].stage] == ["loading", "asking"]
     assert amount(heard[1]) == "0 of at most 60 replies"
     display = Display(Console(file=StringIO(), width=200, force_terminal=True))
     display.working(heard[1])
     assert display.bars.tasks[0].description == "asking"
-    assert run(["preflight", "seed", "--questions=4", "--answers=2"], monkeypatch) == 0
+    assert run(["preflight", "tiny", "--questions=4", "--answers=2"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "loading the models" in said
     assert "note: asking 4 questions of pick, 2 times each" in said
@@ -341,7 +341,7 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
 @pytest.mark.parametrize("count", [{"answers": 2.5}, {"questions": 3.0}, {"answers": True}])
 def test_counts_are_whole_numbers(count: dict[str, Any]) -> None:
     with pytest.raises(UserMistake, match="is no whole number"):
-        preflight("seed", **count)
+        preflight("tiny", **count)
 
 
 def test_a_server_that_cannot_weigh_is_refused_before_answers_are_bought(serve: Any) -> None:
@@ -370,4 +370,4 @@ def test_a_folder_whose_name_looks_like_a_key_is_a_base(
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comas.evaluation.preflight.loaded", lambda *_, **__: list[Question]())
     with pytest.raises(UserMistake, match="no training question"):
-        preflight("seed")
+        preflight("tiny")

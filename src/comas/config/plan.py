@@ -333,7 +333,7 @@ def tiny_recipe() -> dict[str, Any]:
     """Read the recipe of the tiny models: `run`, `host` and `learning` are layers of settings,
     `lr` has the rates of whole models and of adapters.
     """
-    return files.read_toml(Path(__file__).parents[1] / "models" / "seeds" / "recipe.toml")
+    return files.read_toml(Path(__file__).parents[1] / "models" / "tiny" / "recipe.toml")
 
 
 # --- hosts

@@ -58,8 +58,8 @@ class HostTable(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    base: Place = "seed"
-    """Of its policies: a shipped seed model, a folder, or a hub name; with `api` the model's name
+    base: Place = "tiny"
+    """Of its policies: a shipped tiny model, a folder, or a hub name; with `api` the model's name
     there.
     """
 
@@ -70,7 +70,7 @@ def none_as_text(value: Any) -> Any:
 
 
 TOKENS_PER_PASS = 8192
-"""Of seed models, and the most that other bases get by default."""
+"""Of tiny models, and the most that other bases get by default."""
 MAX_ROWS = 512
 """The same of rows that are decoded at once."""
 
@@ -92,7 +92,7 @@ class LocalTable(HostTable):
 
     learner: Literal["full", "adapters"] | None = None
     """What of a policy is trained: all of it, or an adapter on a base that the host's policies
-    share; None is full for seed models (and runs that trained them so), otherwise adapters.
+    share; None is full for tiny models (and runs that trained them so), otherwise adapters.
     """
     rank: Annotated[int | None, Key.OF_ADAPTERS] = Field(None, ge=1)
     """Of adapters, which count twice; None is 16, or what an adapter has that is the base."""
@@ -123,7 +123,7 @@ class LocalTable(HostTable):
     be quick.
     """
     checkpointing: Annotated[bool | None, Key.BOUNDS] = None
-    """Recompute activations in the backward pass: slower, smaller. None is false for seed models,
+    """Recompute activations in the backward pass: slower, smaller. None is false for tiny models,
     otherwise only where passes do not fit without (`memory`).
     """
     lr: float | None = Field(None, gt=0)

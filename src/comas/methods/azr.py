@@ -113,6 +113,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose", "check"),
     presets={"stable": {"questions": 48}, "paper": {"kl": {}}},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

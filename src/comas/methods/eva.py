@@ -138,6 +138,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 32}},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

@@ -76,6 +76,6 @@ method = Method(
     kl={"solution": 0.1},
     roles=ROLES,
     presets={"stable": STABLE, "paper": PAPER},
-    base="seed-vote-0",
+    base="tiny-vote-0",
     team={"a0": {}},
 )

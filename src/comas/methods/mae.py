@@ -159,6 +159,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

@@ -80,6 +80,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": STABLE},
-    base="seed",
+    base="tiny",
     team={"a0": {}, "a1": {}},
 )

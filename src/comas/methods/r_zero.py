@@ -178,6 +178,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

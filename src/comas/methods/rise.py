@@ -89,6 +89,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    base="seed-critic",
+    base="tiny-critic",
     team={"a0": {}},
 )

@@ -108,6 +108,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": {"questions": 96, "steps": 160}},
-    base="seed-critic",
+    base="tiny-critic",
     team=TEAM,
 )

@@ -189,7 +189,7 @@ method = Method(
     roles=ROLES,
     memory=Memory(start, update=update),
     needs=("pose",),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     task_options={"form": "pages"},
     team={"a0": {}},

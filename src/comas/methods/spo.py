@@ -42,6 +42,6 @@ method = Method(
     kl={"solution": 0.1},
     roles=ROLES,
     presets={"stable": {"questions": 32}},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

@@ -115,6 +115,6 @@ method = Method(
     epochs=2,
     minibatches=2,
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

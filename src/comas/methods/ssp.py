@@ -106,7 +106,7 @@ method = Method(
     KL,
     roles=ROLES,
     needs=("pose", "tools"),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     task_options={"form": "answers"},
     team={"a0": {}},

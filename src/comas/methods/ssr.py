@@ -140,7 +140,7 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose", "check"),
     presets={"stable": {"questions": 48, "task_options": {"form": "program"}}},
-    base="seed-repair",
+    base="tiny-repair",
     task="repair",
     team={"injector": {"roles": ["inject"]}, "solver": {"roles": ["solution"]}},
 )

@@ -1,0 +1,53 @@
+"""Names of shipped models, those of 0.1 too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from comas.config.plan import plan
+from comas.config.schema import read
+from comas.models.sources import (
+    current_name,
+    is_shipped,
+    known_as,
+    place_of_model,
+    recorded_base,
+    shipped_models,
+    source_of,
+)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_models()))
+def test_a_shipped_model_is_found_by_its_name_of_before(name: str) -> None:
+    before = name.replace("tiny", "seed", 1)
+    assert is_shipped(before)
+    assert source_of(before) == source_of(name)
+    assert place_of_model(before) == place_of_model(name)
+    assert known_as(before) == known_as(f"/gone/comas/models/seeds/{before}") == name
+    assert known_as(rf"C:\gone\comas\models\tiny\{name}") == name
+
+
+def test_a_config_and_an_adapter_of_before_go_on_with_the_name_of_now(tmp_path: Path) -> None:
+    table = {"hosts": {"home": {"base": "seed-b"}}, "agents": {"a0": {}, "a1": {"base": "seed-b"}}}
+    config = plan(read(None, table)).config
+    assert config.hosts["home"].base == config.agents["a1"].base == "tiny-b"
+    record = {"base_model_name_or_path": "seed-gate"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(record))
+    assert recorded_base(tmp_path) == "tiny-gate"
+
+
+@pytest.mark.parametrize("name", ["seedling", "seed-x", "org/seed", "./seed", "tiny-bert"])
+def test_other_names_stay_what_they_are(name: str) -> None:
+    assert current_name(name) == name
+
+
+def test_a_folder_of_that_name_is_meant_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seed").mkdir()
+    assert not is_shipped("seed")
+    assert source_of("seed").kind == "folder"
