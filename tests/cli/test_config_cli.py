@@ -81,7 +81,7 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
 
     base = f"base={untaught}"
     judge = ["hosts.judge.api=http://localhost:1/v1", "hosts.judge.base=m"]
-    assert preset(base) == "believed"
+    assert preset(base) == "p_true"
     assert preset(base, "preset=stable") == preset("base=tiny") == "stable"
     assert preset(f"hosts.home.base={untaught}", *judge) == "stable", "an API may not weigh words"
     assert preset(base, "method=ttrl") == "stable"
@@ -92,9 +92,9 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
         "method = replace(comas.method, play=play)\n"
     )
     assert preset(base, f"method={mine}") == "stable", "its game has none of those options"
-    config = runs.planned(["lr=1e-4", base, "options.score=said", "samples=2"]).config
-    assert config.options["blind"]
-    assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)
+    config = runs.planned(["lr=1e-4", base, "options.score=text", "samples=2"]).config
+    assert config.options["answer_first"]
+    assert (config.options["score"], config.samples, config.questions) == ("text", 2, 24)
 
 
 def test_file_then_arguments(tmp_path: Path) -> None:

@@ -401,7 +401,7 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     assert "nothing of other base models" in note
     other = dataclasses.replace(team, bases=("tiny", "tiny-b"))
     assert (
-        "(1 to 2) of 2 base models (seed, tiny-b); intervals are over runs and questions"
+        "(1 to 2) of 2 base models (tiny, tiny-b); intervals are over runs and questions"
         in report.notes([other])[0]
     )
 

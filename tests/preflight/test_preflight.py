@@ -67,23 +67,23 @@ def verdicts(*pairs: tuple[float | None, float | None]) -> list[Verdict]:
 
 
 def test_judges_that_part_the_two_and_judges_that_do_not() -> None:
-    perfect = judged("said", verdicts(*[(1.0, 0.0)] * 4))
+    perfect = judged("text", verdicts(*[(1.0, 0.0)] * 4))
     assert perfect.j is not None
     assert perfect.prefers is not None
     assert (perfect.j.mean, perfect.prefers.mean, perfect.information) == (1.0, 1.0, 1.0)
-    lenient = judged("said", verdicts(*[(1.0, 1.0)] * 4))
+    lenient = judged("text", verdicts(*[(1.0, 1.0)] * 4))
     assert lenient.j is not None
     assert lenient.prefers is not None
     assert (lenient.j.mean, lenient.prefers.mean, lenient.information) == (0.0, 0.5, 0.0)
-    some = judged("said", verdicts((1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)))
+    some = judged("text", verdicts((1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)))
     assert some.j is not None
     assert some.j.mean == 0.0
     assert (some.accepts_majority, some.accepts_rarest) == (0.5, 0.5)
 
 
 def test_beliefs_are_cut_at_their_median_so_that_their_level_says_nothing() -> None:
-    low = judged("believed", verdicts((0.02, 0.01), (0.04, 0.01), (0.03, 0.02)))
-    high = judged("believed", verdicts((0.92, 0.91), (0.94, 0.91), (0.93, 0.92)))
+    low = judged("p_true", verdicts((0.02, 0.01), (0.04, 0.01), (0.03, 0.02)))
+    high = judged("p_true", verdicts((0.92, 0.91), (0.94, 0.91), (0.93, 0.92)))
     assert low.j is not None
     assert high.j is not None
     assert low.j.mean == high.j.mean == pytest.approx(2 / 3)
@@ -91,11 +91,11 @@ def test_beliefs_are_cut_at_their_median_so_that_their_level_says_nothing() -> N
 
 
 def test_what_cannot_be_read_is_counted_and_compares_nothing() -> None:
-    found = judged("said", verdicts((None, 1.0), (1.0, 0.0), (1.0, None)))
+    found = judged("text", verdicts((None, 1.0), (1.0, 0.0), (1.0, None)))
     assert found.unreadable == pytest.approx(1 / 3)
     assert found.n == 1
     assert found.j is None
-    nothing = judged("said", [])
+    nothing = judged("text", [])
     assert nothing.n == 0
     assert math.isnan(nothing.accepts_majority)
 
@@ -109,7 +109,7 @@ def test_information_is_the_squared_correlation_of_verdict_and_side() -> None:
 def test_labels_say_how_far_judges_tell_right_from_wrong() -> None:
     said = verdicts((0.9, 0.1), (0.2, 0.8))
     right = {"0True": True, "0False": False, "1True": False, "1False": True}
-    found = judged("believed", said, right)
+    found = judged("p_true", said, right)
     assert found.against_truth == 1.0
     assert found.prefers is not None
     assert found.prefers.mean == 0.5
@@ -165,11 +165,11 @@ def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
     assert found.truth is not None
     assert found.truth["single"] > 0.5
     judges = ways(found)
-    assert judges["said"].unreadable == 1.0
-    assert judges["believed"].against_truth == 1.0
+    assert judges["text"].unreadable == 1.0
+    assert judges["p_true"].against_truth == 1.0
     said = {one.method: one for one in found.methods}
-    assert said["comas score=said evaluate=false"].verdict == "not known"  # of so few verdicts
-    assert "verdicts cannot be read" in said["comas score=said evaluate=false"].why
+    assert said["comas score=text evaluate=false"].verdict == "not known"  # of so few verdicts
+    assert "verdicts cannot be read" in said["comas score=text evaluate=false"].why
     json.dumps(found.record())
 
 
@@ -194,7 +194,7 @@ def test_a_team_that_always_says_the_same_has_nothing_to_vote_on() -> None:
     found = scripted(lambda prompt, seed: WRONG)
     said = {one.method: one.verdict for one in found.methods}
     assert said["ttrl"] == said["comas_votes"] == "will not"
-    assert said["comas score=believed evaluate=false"] == "not known"
+    assert said["comas score=p_true evaluate=false"] == "not known"
     assert found.dissent == 0.0
     assert any("intervals" in note for note in found.notes)
 
@@ -209,10 +209,10 @@ def test_advice_follows_intervals() -> None:
             for one in found.judges
         ]
         advices = advice(replace(found, judges=judges))
-        return next(a for a in advices if a.method == "comas score=believed evaluate=false")
+        return next(a for a in advices if a.method == "comas score=p_true evaluate=false")
 
     assert believed(0.6, 0.9).verdict == "can learn"
-    assert "preset=believed" in believed(0.6, 0.9).why
+    assert "preset=p_true" in believed(0.6, 0.9).why
     assert believed(0.4, 0.7).verdict == "not known"
     assert "blind" not in believed(0.4, 0.7).why
     assert believed(0.1, 0.3).verdict == "will not"
@@ -267,7 +267,7 @@ def test_the_command_prints_tables_for_people(
     assert run(["preflight", "tiny", "--questions", "4", "--answers", "3"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "questions with dissent" in said
-    assert "believed after criticism" in said
+    assert "p_true after criticism" in said
     assert "rlvr: " in said
 
 

@@ -32,7 +32,7 @@ def refused(text: str) -> Any:
 
 def nothing_judged() -> Preflight:
     """A preflight without dissent, so that nothing was judged, in no time."""
-    judge = Judged("said", 0, 0, 0.0, float("nan"), float("nan"), None, None, None)
+    judge = Judged("text", 0, 0, 0.0, float("nan"), float("nan"), None, None, None)
     open_ended = Interval(0.5, float("-inf"), float("inf"), 1)
     other = Judged("expected", 1, 2, 0.0, 0.5, 0.5, open_ended, open_ended, 0.0)
     return Preflight(

@@ -537,7 +537,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     }
     setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3}
     # with beliefs, which two hosts weigh in batches that depend on timing
-    setting["preset"] = "believed"
+    setting["preset"] = "p_true"
 
     class Killing(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:

@@ -25,7 +25,7 @@ Asked = Annotated[
     ),
 ]
 Questions = Annotated[int, typer.Option(min=1, help="Questions of the training split, at most.")]
-Answers = Annotated[int, typer.Option(min=2, help="Blind answers to each.")]
+Answers = Annotated[int, typer.Option(min=2, help="Answers to each.")]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="Read no labels.")]
 
 
@@ -52,8 +52,7 @@ def _show(result: Preflight) -> None:
     console.width = max(console.width, 150)  # the table does without breaks
     bases = ", ".join(result.team)
     console.print(
-        f"{bases} on {result.task}: {result.questions} questions,"
-        f" {result.answers} blind answers each",
+        f"{bases} on {result.task}: {result.questions} questions, {result.answers} answers each",
         soft_wrap=True,
         markup=False,
     )

@@ -195,6 +195,10 @@ FORMER = {
     ),
 }
 """Key of 0.1, of a run, a host or an agent -> what was meant by it."""
+FORMER_OPTIONS = {"blind": "answer_first"}
+"""Option of a shipped method in 0.1 -> what it is called now."""
+FORMER_VALUES = {"said": "text", "believed": "p_true"}
+"""Value of an option, or name of a preset or of a template, in 0.1 -> what it is called now."""
 FORMER_MONITORS = (
     "distinct",
     "flips",
@@ -226,6 +230,17 @@ def upgraded(table: Any, known: Container[str]) -> Any:
             now |= becomes
             if says := FORMER[key].now or ", ".join(f"{k}={v}" for k, v in becomes.items()):
                 _note(f"{key}={value}", says)
+    return now
+
+
+def current_name(kind: str, name: str, known: Container[str]) -> str:
+    """The name of an option, a value or a preset as it is called now, with a line where 0.1 called
+    it something else; `known` are those that there are.
+    """
+    now = FORMER_OPTIONS.get(name) or FORMER_VALUES.get(name)
+    if name in known or now is None or now not in known:
+        return name
+    _note(f"{kind} {name}", now)
     return now
 
 

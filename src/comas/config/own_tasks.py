@@ -53,7 +53,9 @@ def held(task: Task) -> Task:
         for name, function in functions.items()
         if callable(function) and is_own(function)
     }
-    return replace(task, **own)
+    # templates of P(True) had another name in 0.1
+    wording = {role.replace("believed", "p_true"): text for role, text in task.wording.items()}
+    return replace(task, wording=wording, **own)
 
 
 def _held(task: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

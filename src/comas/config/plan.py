@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from comas.config.mistakes import FORMER_MONITORS
+from comas.config.mistakes import FORMER_MONITORS, current_name
 from comas.config.plugins import (
     check_builder_name,
     filled,
@@ -24,6 +24,7 @@ from comas.config.plugins import (
     keywords,
     load_builder,
     load_plugin,
+    with_current_names,
     with_tools,
 )
 from comas.config.policies import PolicyPlan, policies_of, sources_of
@@ -232,12 +233,17 @@ def layers_of(
     values = config.model_dump()
     written = {key: values[key] for key in config.model_fields_set & values.keys()}
     written = {key: value for key, value in written.items() if value is not None}
+    functions = functions_of(method)
+    written["options"] = with_current_names(written.get("options", {}), functions)
+    values["options"] = written["options"]
     tiny = all(policy.source.tiny for policy in policies)
-    preset: Mapping[str, Any] = {}
+    preset: dict[str, Any] = {}
     if config.preset or method.presets:
         all_here = all(policy.here for policy in policies)
         name = preset_of(config, method, pretrained=all_here and not tiny)
         preset = {**preset_keys(method, name, config.task), "preset": name}
+        preset["options"] = with_current_names(preset.get("options", {}), functions)
+        written.pop("preset", None)
     if config.kl:  # an empty table is no KL at all
         written["kl"] = {**preset.get("kl", method.kl), **config.kl}
     of_method = {key: getattr(method, key) for key in ("kl", "epochs", "minibatches", "samples")}
@@ -284,11 +290,12 @@ def with_own_team(method: Method, config: Config) -> Config:
 def preset_of(config: Config, method: Method, pretrained: bool) -> str:
     """Name the preset of a config: its own, or the one that the method has for such bases."""
     if config.preset:
-        if config.preset not in method.presets:
+        name = current_name("preset", config.preset, method.presets)
+        if name not in method.presets:
             known = ", ".join(method.presets) or "none"
             raise UserMistake(f"preset {config.preset!r}: method {config.method} has {known}")
-        _check_preset(config.preset, config.method, method)
-        return config.preset
+        _check_preset(name, config.method, method)
+        return name
     # a method that replaces presets or functions of another one may have kept the name alone
     own = method.pretrained if pretrained else None
     if own is not None and own in method.presets and _not_taken(own, method) is None:
@@ -323,7 +330,7 @@ def _not_taken(preset: str, method: Method) -> str | None:
     for table, functions in takers.items():
         known = {key for function in functions for key in keywords(function)}
         for key in method.presets[preset].get(table, {}):
-            if key not in known:
+            if current_name("option", key, known) not in known:
                 return f"{table}.{key}"
     return None
 

@@ -20,12 +20,12 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
-from comas.config.mistakes import FORMER_MONITORS, nearest
+from comas.config.mistakes import FORMER_MONITORS, current_name, nearest
 from comas.config.own_tasks import held
 from comas.game.play import OWN
 from comas.game.prompts import check_holes
@@ -348,6 +348,22 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
         if value is inspect.Parameter.empty:
             raise UserMistake(f"{table}.{key} has no default: set it")
     return values
+
+
+def with_current_names(
+    options: Mapping[str, Any], functions: Iterable[Callable[..., Any]]
+) -> dict[str, Any]:
+    """Options of these functions, with names and values of 0.1 as they are called now."""
+    hints: dict[str, Any] = {}
+    for function in functions:
+        hints |= dict.fromkeys(keywords(function)) | _hints(function)
+    current: dict[str, Any] = {}
+    for written, value in options.items():
+        key = current_name("option", written, hints)
+        values = get_args(hints.get(key))
+        is_word = isinstance(value, str) and all(isinstance(known, str) for known in values)
+        current[key] = current_name(f"{key} =", value, values) if is_word else value
+    return current
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Whether training helps on a model and on questions, before anything is trained.
 
-A team answers each question several times, blind. Where its answers differ, one work with the
-majority's answer and one with the rarest other answer are judged in every way that methods can
-take verdicts from. How far judges part the two is known without a label, and says how far they part
-right from wrong where the majority is mostly right: judges that know better than a wrong majority
-look like judges at chance. Where the task has labels, the figures against truth stand beside.
+A team answers each question several times, and nobody sees another's answer. Where answers differ,
+one work with the majority's answer and one with the rarest other answer are judged in every way
+that methods can take verdicts from. How far judges part the two is known without a label, and says
+how far they part right from wrong where the majority is mostly right: judges that know better than
+a wrong majority look like judges at chance. Where the task has labels, the figures against truth
+stand beside.
 Leaves out: training, other wordings than those of the methods.
 """
 
@@ -39,28 +40,28 @@ from comas.team.build import Team
 from comas.types import Episode, Memory, Question, Task, Turn, UserMistake
 
 JudgeMode = Literal[
-    "said",
+    "text",
     "expected",
-    "believed",
-    "said after criticism",
-    "believed after criticism",
-    "blind answer",
+    "p_true",
+    "text after criticism",
+    "p_true after criticism",
+    "own answer",
 ]
 MODES: Sequence[JudgeMode] = get_args(JudgeMode)
-"""How a judge is had: the first three are what `options.score` may be, without criticism; a blind
+"""How a judge is had: the first three are what `options.score` may be, without criticism; an own
 answer accepts work that gives the same.
 """
 JUDGED = 2 * len(MODES) + 1
 """Replies to a question besides its answers, at most: of two works five verdicts and a criticism
-each, and a blind answer.
+each, and an own answer.
 """
-BELIEVED = "score=believed evaluate=false"
+P_TRUE = "score=p_true evaluate=false"
 FORMS: Mapping[str, JudgeMode] = {
-    "score=said evaluate=false": "said",
+    "score=text evaluate=false": "text",
     "score=expected evaluate=false": "expected",
-    BELIEVED: "believed",
-    "score=said": "said after criticism",
-    "score=believed": "believed after criticism",
+    P_TRUE: "p_true",
+    "score=text": "text after criticism",
+    "score=p_true": "p_true after criticism",
 }
 """Options of comas -> the way in which its judges are had."""
 FEW = 16
@@ -315,8 +316,8 @@ async def play(
     *,
     answers: int,
 ) -> str | None:
-    """Answer in turn, blind; then judge a work of the majority and one of the rarest other answer
-    in all ways.
+    """Answer in turn, each alone; then judge a work of the majority and one of the rarest other
+    answer in all ways.
     """
     able = takers(agents, "solution")
     authors = [able[index % len(able)] for index in range(answers)]
@@ -326,13 +327,13 @@ async def play(
     works = chosen_works(solutions, rng, task, pairs=1, negatives="rarest", balanced=True)
     judges = [draw_judge(agents, rng, "scoring", work.agent) for work, _ in works]
     critics = [draw_judge(agents, rng, "evaluation", work.agent) for work, _ in works]
-    blind = draw_judge(agents, rng, "solution", *[work.agent for work, _ in works])
+    alone = draw_judge(agents, rng, "solution", *[work.agent for work, _ in works])
     asks = [
         _judge(question, work, side, judge, critic, task)
         for (work, side), judge, critic in zip(works, judges, critics, strict=True)
     ]
     if works:
-        asks.append(_answer_blind(question, works, blind, prompt, task))
+        asks.append(_answer_alone(question, works, alone, prompt, task))
     await together(asks)
     return answer
 
@@ -340,7 +341,7 @@ async def play(
 async def _judge(
     question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
 ) -> None:
-    """Have a work judged in every way but by a blind answer, and note on each scoring how it was
+    """Have a work judged in every way but by an own answer, and note on each scoring how it was
     had, and how far it accepts which work.
     """
     shown = defuse(task.shown(question, work.text))
@@ -348,7 +349,7 @@ async def _judge(
     for way in MODES[:-1]:
         score, *criticised = way.split(" after ")
         if criticised and evaluation is None:
-            evaluation = await criticise(question, work, shown, critic, task, blind=False)
+            evaluation = await criticise(question, work, shown, critic, task, answer_first=False)
         turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
         belief = turn.info.get("belief")
         verdict = accepts(turn) if belief is None else belief
@@ -356,7 +357,7 @@ async def _judge(
         turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
 
 
-async def _answer_blind(
+async def _answer_alone(
     question: Question,
     works: Sequence[tuple[Turn, bool]],
     agent: Agent,
@@ -444,7 +445,7 @@ def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for index, episode in enumerate(episodes):
         for turn in episode.turns:
-            if turn.info.get("way", "blind answer") == way:
+            if turn.info.get("way", "own answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
                     verdicts.append(Verdict(index, work, side, value))
     return verdicts
@@ -582,14 +583,14 @@ def advice(result: Preflight) -> list[Advice]:
         form: _of_judges(f"comas {form}", by_way[way], result.questions)
         for form, way in FORMS.items()
     }
-    telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
-    if BELIEVED in telling:
+    telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
+    if P_TRUE in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
-            f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: take"
-            " preset=believed, whose judge answers first"
+            f"{judges[P_TRUE].why}; in long runs solvers may find what fools them: take"
+            " preset=p_true, whose judge answers first"
         )
-        judges[BELIEVED] = replace(judges[BELIEVED], why=why)
+        judges[P_TRUE] = replace(judges[P_TRUE], why=why)
     if result.dissent < ALIKE:
         why = f"answers differ on {result.dissent:.2f} of the questions alone: nothing to judge"
         votes = Advice("comas_votes", "will not", why)
@@ -599,7 +600,7 @@ def advice(result: Preflight) -> list[Advice]:
     else:
         why = "its judges have to learn first, and until then its gate opens by chance"
         votes = Advice("comas_votes", "may learn", why)
-    peers = replace(judges[BELIEVED], method=f"comas_peer {BELIEVED}")
+    peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:
         why = "it pays for agreement with other policies, and these are copies of one base"
         peers = Advice(peers.method, "will not", why)

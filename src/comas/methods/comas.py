@@ -5,9 +5,10 @@ One round: a solution, `evaluations` criticisms of it, one score per criticism (
 flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its own work, work without
 a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
 A scorer need not say anything: `score = "expected"` takes the expected value over the three marks
-by its probabilities of them, `score = "believed"` that over yes and no, which needs no format and
-is always there. With `blind = true` a critic, or the scorer where nobody criticises, first answers
-the question itself, without seeing the work. Leaves out: the published code's synchronous rounds.
+by its probabilities of them, `score = "p_true"` that over yes and no, which needs no format and
+is always there (P(True), Kadavath et al. 2022). With `answer_first = true` a critic, or the scorer
+where nobody criticises, answers the question itself before it sees the work. Leaves out: the
+published code's synchronous rounds.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ async def play(
     avoid_self: bool = True,
     format_check: bool = True,
     evaluate: bool = True,
-    score: Score = "said",
-    blind: bool = False,
+    score: Score = "text",
+    answer_first: bool = False,
 ) -> str | None:
     """Play `rounds` solutions in turn, and answer with the best-scored one.
 
@@ -92,7 +93,7 @@ async def play(
             judges.append((critic, draw_judge(agents, rng, "scoring", *barred)))
         work = task.shown(question, solution.text)
         judged = await together(
-            judge(question, solution, work, critic, scorer, task, score, blind)
+            judge(question, solution, work, critic, scorer, task, score, answer_first)
             for critic, scorer in judges
         )
         past.append((solution, judged))
@@ -128,18 +129,18 @@ async def judge(
     critic: Agent | None,
     scorer: Agent,
     task: Task,
-    score: Score = "said",
-    blind: bool = False,
+    score: Score = "text",
+    answer_first: bool = False,
 ) -> Judged:
-    """Have work criticised, where there is a critic, and scored, as what `about` said; with `blind`
-    by one who has answered the question before.
+    """Have work criticised, where there is a critic, and scored, as what `about` said; with
+    `answer_first` by one who has answered the question before.
     """
     quoted_work = defuse(work)
     evaluation = None
     own = None
     if critic is not None:
-        evaluation = await criticise(question, about, quoted_work, critic, task, blind)
-    elif blind:
+        evaluation = await criticise(question, about, quoted_work, critic, task, answer_first)
+    elif answer_first:
         own = await own_answer(question, about, scorer, task)
     scoring = await score_work(
         question, about, quoted_work, evaluation, scorer, task, score, own=own
@@ -160,14 +161,14 @@ async def score_work(
     """Have work scored, as what `about` said, with its criticism or beside the scorer's own answer
     where there is one; `info["score"]` is None where it cannot be read.
     """
-    role = "scoring" if score == "said" else score
+    role = "scoring" if score == "text" else score
     if evaluation is None:
         prompt = _about_work(question, work, own, task, f"{role}_bare")
     else:
         criticism = defuse(evaluation.text)
         prompt = _about_work(question, work, own, task, role, evaluation=criticism)
     judged = evaluation or about
-    if score != "said":
+    if score != "text":
         return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
     scoring = await scorer.ask("scoring", prompt, about=judged)
     scoring.info["score"] = read_score(scoring)
@@ -175,10 +176,10 @@ async def score_work(
 
 
 async def criticise(
-    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, blind: bool
+    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, answer_first: bool
 ) -> Turn:
-    """Have work criticised; with `blind` by a critic that has answered the question before."""
-    own = await own_answer(question, about, critic, task) if blind else None
+    """Have work criticised; with `answer_first` by a critic that has answered the question."""
+    own = await own_answer(question, about, critic, task) if answer_first else None
     prompt = _about_work(question, work, own, task, "evaluation")
     return await critic.ask("evaluation", prompt, about=about)
 
@@ -255,13 +256,13 @@ PAPER = {
     "credit": {"normalise": "all"},
     "kl": {},
 }
-BELIEVED = {
+P_TRUE = {
     "questions": 24,
     "samples": 8,
-    "options": {"evaluate": False, "score": "believed", "blind": True},
+    "options": {"evaluate": False, "score": "p_true", "answer_first": True},
 }
-"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then
-believes more or less of the work.
+"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and is then read
+by its probability of yes.
 """
 ROLES = {
     "solution": Role(
@@ -278,6 +279,6 @@ method = Method(
     clipped,
     KL,
     roles=ROLES,
-    presets={"stable": {}, "paper": PAPER, "believed": BELIEVED},
-    pretrained="believed",
+    presets={"stable": {}, "paper": PAPER, "p_true": P_TRUE},
+    pretrained="p_true",
 )

@@ -66,7 +66,7 @@ async def play(
     negatives: Literal["rarest", "random"] = "rarest",
     balanced: bool = True,
     evaluate: bool = True,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have the team solve it `votes` times, and works of two answers judged and, where they are
     criticised, revised; the majority answers.

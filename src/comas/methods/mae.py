@@ -38,7 +38,7 @@ WORDING = {
     "rating_expected": (
         _ASKED + " 3: good; 2: usable; 1: malformed or unsolvable. Answer with one digit."
     ),
-    "rating_believed": _ASKED + " Answer yes or no.",
+    "rating_p_true": _ASKED + " Answer yes or no.",
     "judging": JUDGING,
 }
 PASSES = 0.7
@@ -52,7 +52,7 @@ async def play(
     task: Task,
     *,
     answers: Count = 5,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have a question proposed and rated where it is a proposal, then solved and judged; the first
     solution answers, and None where the proposal did not pass.
@@ -74,7 +74,7 @@ async def play(
 
 async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task, score: Score) -> Turn:
     """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
-    if score != "said":
+    if score != "text":
         prompt = words(WORDING, task, f"rating_{score}", question=defuse(posed.prompt))
         rating = await weigh_score(judge, "rating", prompt, score, task, WORDING, proposal)
         rating.info["score"] = rating.info.pop("belief")

@@ -36,7 +36,7 @@ async def play(
     *,
     votes: Count = 5,
     readings: Count = 1,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
     author = choose(agents, rng, "solution")
