@@ -1,7 +1,7 @@
-"""`comas_votes` with a coin in the place of the votes that pay a judge: what learning does where
-pay says nothing.
+"""`comas_votes` with random rewards in the place of the votes that reward a judge: what learning
+does where rewards say nothing.
 
-A verdict is paid 1 or 0 by a draw from its turn's id; all else is as there.
+A verdict is rewarded with 1 or 0 by a draw from its turn's id; all else is as there.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from comas.objective.pay import in_role
 
 
 def settle(episodes, task, *, gate: bool = True):
-    """Pay as `comas_votes` does, and judges by a coin."""
+    """Reward as `comas_votes` does, and judges at random."""
     comas_votes.settle(episodes, task, gate=gate)
     for episode in episodes:
         for scoring in in_role(episode, "scoring"):
