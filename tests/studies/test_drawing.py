@@ -41,6 +41,7 @@ def test_pictures_are_svg_and_the_same_again(tmp_path: Path) -> None:
     lines = [Line("a", [0.1, 0.2], False), Line("b", [0.3], True), Line("c", [], False)]
     finals(tmp_path / "finals.svg", lines)
     ET.parse(tmp_path / "finals.svg")
+    finals(tmp_path / "left.svg", [Line("a", [], False), Line("b", [0.2, 0.3], True)])
 
 
 @pytest.mark.parametrize(

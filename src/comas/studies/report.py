@@ -493,12 +493,14 @@ def finals(path: Path, lines: Sequence[Line]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(7, 0.8 + 0.25 * len(lines)), layout="constrained")
+        figure = Figure(figsize=(7, 1.0 + 0.25 * len(lines)), layout="constrained")
         axes = figure.subplots()
         for y, (_, values, is_control) in enumerate(lines):
             colour, face = (GREY, "white") if is_control else (INK, INK)
             if not values:
-                axes.text(0, y, "not measured", color=GREY, verticalalignment="center")
+                across: Any = axes.get_yaxis_transform()  # x counts the width of the picture
+                place: Any = {"transform": across, "verticalalignment": "center"}
+                axes.text(0.02, y, "not measured", color=GREY, **place)
                 continue
             interval = seeds_interval(values)
             axes.plot(values, [y] * len(values), "o", color=colour, alpha=0.4, markersize=3)
