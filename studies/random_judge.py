@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from comas.game.agent import derive_seed
 from comas.methods import comas_votes
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 
 
 def settle(episodes, task, *, gate: bool = True):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from comas.game.agent import Agent, Member, Table, derive_seed
-from comas.game.play import Scene, payoffs, play_all, settle_all
+from comas.game.play import Scene, play_all, settle_all, turn_rewards
 from comas.objective.credit import grpo
 from comas.tasks import pick
 from comas.testing import (
@@ -171,8 +171,8 @@ def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_record
     assert (twice.error, twice.answer) == ("host script, turn 0/r/0/solution0: unplugged", None)
     assert [prompt for *_, prompt, _ in host.asked].count("other") == 2
     settle_all(scene, [once, twice])
-    assert payoffs([once, twice], scene.members)["script"].keys() == {"a0"}
-    assert len(payoffs([once, twice], scene.members)["script"]["a0"]) == 1
+    assert turn_rewards([once, twice], scene.members)["script"].keys() == {"a0"}
+    assert len(turn_rewards([once, twice], scene.members)["script"]["a0"]) == 1
 
 
 def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:
@@ -251,7 +251,7 @@ def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_
         ],
     )
     bad = Episode("2", Q, [turn("5", "a", 1.0)], error="unplugged")
-    paid = payoffs([good, bad], members)
+    paid = turn_rewards([good, bad], members)
     assert list(paid) == ["h"]
     assert [(p.turn, p.reward, p.group) for p in paid["h"]["p"]] == [
         ("1", 0.0, "g"),
@@ -260,7 +260,7 @@ def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_
     assert list(paid["h"]) == ["p"]
     for reward in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="finite"):
-            payoffs([Episode("1", Q, [turn("1", "a", reward)])], members)
+            turn_rewards([Episode("1", Q, [turn("1", "a", reward)])], members)
 
 
 def test_frozen_agents_leave_nothing_to_learn_from_and_roles_limit_who_is_drawn() -> None:

@@ -23,8 +23,8 @@ from comas.display import Display, amount
 from comas.evaluation.preflight import (
     Advice,
     Judged,
+    Judgement,
     Preflight,
-    Verdict,
     advice,
     examined,
     information,
@@ -57,10 +57,10 @@ QUESTIONS = [
 WRONG = "4 + 6 = 10 + 1 = 11"
 
 
-def verdicts(*pairs: tuple[float | None, float | None]) -> list[Verdict]:
+def verdicts(*pairs: tuple[float | None, float | None]) -> list[Judgement]:
     """Of work with the majority's answer, and with the rarest, one pair a question."""
     return [
-        Verdict(place, f"{place}{side}", side, value)
+        Judgement(place, f"{place}{side}", side, value)
         for place, values in enumerate(pairs)
         for side, value in zip((True, False), values, strict=True)
     ]

@@ -397,7 +397,7 @@ def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: 
     )
     (cell,) = found.cells
     assert (cell["n"], cell["runs"]) == (3, 1)
-    assert "seed pick single: " in repr(found)
+    assert "tiny pick single: " in repr(found)
     for odd in ({"steps": 3}, {"temperature": 0.1}, {"limit": -5}, {"setups": []}):
         with pytest.raises(UserMistake, match=next(iter(odd))):
             comas.evaluate("tiny", **odd)

@@ -29,8 +29,8 @@ from comas.config.plugins import (
 )
 from comas.config.policies import PolicyPlan, policies_of, sources_of
 from comas.config.schema import Config, HostConfig, anchor_files, checked
+from comas.hosts.keys import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
-from comas.hosts.table import TOKENS_PER_PASS
 from comas.learners.recipe import Recipe
 from comas.machine import usable_cpus
 from comas.models.sources import Source, at_hand, check_place

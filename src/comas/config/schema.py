@@ -32,7 +32,7 @@ from pydantic import (
 
 from comas.config.mistakes import explain, nearest, upgraded
 from comas.config.plugins import load_builder
-from comas.hosts.table import (
+from comas.hosts.keys import (
     ApiTable,
     HostTable,
     Key,

@@ -378,7 +378,7 @@ async def _answer_alone(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """How far one work was accepted in one way of judging."""
 
     question: int
@@ -440,19 +440,19 @@ def examined(
     return replace(result, methods=advice(result))
 
 
-def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Verdict]:
+def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Judgement]:
     """All verdicts that were given in one way."""
-    verdicts: list[Verdict] = []
+    verdicts: list[Judgement] = []
     for index, episode in enumerate(episodes):
         for turn in episode.turns:
             if turn.info.get("way", "own answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
-                    verdicts.append(Verdict(index, work, side, value))
+                    verdicts.append(Judgement(index, work, side, value))
     return verdicts
 
 
 def judged(
-    way: JudgeMode, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None
+    way: JudgeMode, verdicts: Sequence[Judgement], right: dict[str, bool] | None = None
 ) -> Judged:
     """The figures of one way of judging; `right` says of works whether they are, by their ids."""
     readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]

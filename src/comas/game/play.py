@@ -25,11 +25,11 @@ from comas.types import (
     Episode,
     HostFailure,
     Method,
-    Payoff,
     Question,
     State,
     Task,
     Turn,
+    TurnReward,
     UserMistake,
 )
 
@@ -261,12 +261,12 @@ def _amount(turn: Turn) -> float | None:
     return amount
 
 
-def payoffs(
+def turn_rewards(
     episodes: Sequence[Episode], members: Sequence[Member]
-) -> dict[str, dict[str, list[Payoff]]]:
-    """Host name -> policy -> payoffs of paid turns; those of frozen members are left out."""
+) -> dict[str, dict[str, list[TurnReward]]]:
+    """Host name -> policy -> rewards of turns that have one, but for frozen members."""
     frozen = {m.name for m in members if m.frozen}
-    paid: dict[str, dict[str, list[Payoff]]] = {}
+    rewards: dict[str, dict[str, list[TurnReward]]] = {}
     for episode in episodes:
         if episode.error is not None:
             continue
@@ -275,7 +275,7 @@ def payoffs(
             if amount is None or turn.agent in frozen:
                 continue
             host, policy = turn.policy.split("/", 1)
-            paid.setdefault(host, {}).setdefault(policy, []).append(
-                Payoff(turn.id, amount, turn.group)
+            rewards.setdefault(host, {}).setdefault(policy, []).append(
+                TurnReward(turn.id, amount, turn.group)
             )
-    return paid
+    return rewards

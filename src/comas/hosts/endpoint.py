@@ -36,8 +36,8 @@ from comas.hosts.completion import (
     error_in,
     read_completion,
 )
+from comas.hosts.keys import ApiTable as Table
 from comas.hosts.ledger import Ledger
-from comas.hosts.table import ApiTable as Table
 from comas.types import HostFailure, Sampling, UserMistake
 
 PATH = "/chat/completions"

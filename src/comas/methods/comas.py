@@ -22,7 +22,7 @@ from comas.game.votes import given
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn, Whole
 
 SCALE = (

@@ -18,7 +18,7 @@ from comas.methods.shared import posing
 from comas.methods.shared.judging import JUDGING, judge
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 EVOLVING = (

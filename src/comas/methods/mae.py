@@ -24,7 +24,7 @@ from comas.methods.shared.judging import JUDGING, Score, judge, share, weigh_sco
 from comas.methods.shared.posing import with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 RATING = (

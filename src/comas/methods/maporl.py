@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import mean
+from comas.objective.rewards import mean
 from comas.setups.debate import play
 from comas.types import Episode, Method, Role, Task, Turn
 

@@ -21,8 +21,8 @@ from comas.game.agent import Agent, choose, together
 from comas.game.prompts import solving
 from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
-from comas.objective.pay import in_role, mean
 from comas.objective.preference import sigmoid, sppo
+from comas.objective.rewards import in_role, mean
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {"judging": JUDGING}

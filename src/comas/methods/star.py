@@ -21,7 +21,7 @@ from comas.game.prompts import SOLVING, defuse, solving, words
 from comas.game.votes import solved
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
