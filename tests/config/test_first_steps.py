@@ -254,14 +254,14 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
         "eval",
         "tiny",
         "--setups",
-        "vote:votes=8",
+        "vote:votes=2",
         "--limit",
-        "512",
+        "256",
         "--out",
         str(tmp_path / "e"),
         "agents=1",
         "threads=1",
-        "max_rows=32",  # so that some games have ended long before the others
+        "max_rows=8",  # so that some games have ended long before the others
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120

@@ -56,6 +56,7 @@ print(sum("hg" in line.split("\\n")[0].split() for line in flags))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="a system without huge pages"
 )

@@ -32,6 +32,7 @@ def whole(untaught: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_of(tmp_path_factory.mktemp("runs") / "whole", untaught)
 
 
+@pytest.mark.slow  # the golden runs are played by a process of their own, too
 def test_another_process_gives_the_same_run(whole: Run, untaught: Path, tmp_path: Path) -> None:
     pairs = [f"{k.replace('__', '.')}={json.dumps(v)}" for k, v in {**SMALL, "steps": 4}.items()]
     command = [

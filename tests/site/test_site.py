@@ -49,6 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, pages: dict[str, Any]) -> Pat
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         html = page.read_text(encoding="utf-8")
@@ -70,6 +71,7 @@ def test_the_gate_sees_what_is_loaded_from_elsewhere(element: str) -> None:
     assert LOADED.search(element)
 
 
+@pytest.mark.slow
 def test_links_within_the_site_lead_to_files(site: Path) -> None:
     for page in site.rglob("*.html"):
         if page.name == "404.html":  # its addresses begin at the root of a server
@@ -91,6 +93,7 @@ def test_the_navigation_has_at_most_eight_entries() -> None:
     assert len(config["project"]["nav"]) <= 8
 
 
+@pytest.mark.slow
 def test_language_models_find_every_page(site: Path) -> None:
     listed = (site / "llms.txt").read_text(encoding="utf-8")
     whole = (site / "llms-full.txt").read_text(encoding="utf-8")
@@ -117,6 +120,7 @@ def test_every_method_has_a_page_with_its_reward_its_settings_and_its_source(
         assert picture.exists() == (f"pictures/{folder}/{name}.svg" in page)
 
 
+@pytest.mark.slow
 def test_the_reference_has_the_public_names(site: Path) -> None:
     import comas
     from comas import testing
@@ -130,6 +134,7 @@ def test_the_reference_has_the_public_names(site: Path) -> None:
         assert f'id="comas.testing.{name}"' in page, name
 
 
+@pytest.mark.slow
 def test_the_search_finds_words_of_all_sections(site: Path) -> None:
     items = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
     places = {item["location"].partition("#")[0] for item in items}
