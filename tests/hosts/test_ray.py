@@ -6,6 +6,7 @@ own has one of two machines, which are processes here and pretend to have GPUs.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,13 +26,16 @@ import pytest
 import comas
 from comas.children import without_keys
 from comas.hosts import ray as hosts_ray
+from comas.hosts.plan import HostPlan
 from comas.hosts.ray import RayHost
+from comas.hosts.table import RayTable
+from comas.seams import AdapterSpec
 from comas.storage.run import Run
 from comas.testing import check_host
 from comas.types import Ask, HostFailure, HostLost, UserMistake
 from tests.support.remembering import METHOD
 from tests.support.runs import SMALL, essence
-from tests.support.shipped import slow, unbuildable
+from tests.support.shipped import not_started, slow, unbuildable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
@@ -203,6 +208,30 @@ def test_eight_gpus_take_eight_hosts_and_a_ninth_is_refused(
         RayHost("h8", slow, learns=False, gpus=1).close()  # as soon as one is free
 
 
+def test_vllm_would_have_the_gpus_of_its_actor_and_no_others(cluster: Any, untaught: Path) -> None:
+    taken: list[tuple[str, str]] = []
+    with ExitStack() as opened:
+        for name, gpus in (("left", 2), ("right", 2), ("third", 3), ("fourth", 0.5)):
+            plan = HostPlan(
+                name=name,
+                table=RayTable(device="cpu", gpus=gpus),
+                policies={"a": str(untaught), "b": str(untaught)},
+                engine=SimpleNamespace(build=not_started),
+                under=str(untaught),
+                shapes=dict.fromkeys("ab", AdapterSpec(4)),
+            )
+            host = opened.enter_context(closing(hosts_ray.build(plan)))
+            with pytest.raises(UserMistake) as told:
+                host.ready()
+            arguments = json.loads(str(told.value))
+            assert arguments.get("tensor_parallel_size", 1) == len(arguments["visible"])
+            assert arguments.get("distributed_executor_backend") == ("mp" if gpus > 1 else None)
+            assert arguments["max_loras"] == 3
+            assert len(arguments["visible"]) == max(1, gpus)
+            taken += [(node_of(host), gpu) for gpu in arguments["visible"]]
+    assert len(set(taken)) == len(taken) == 2 * GPUS
+
+
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
@@ -278,38 +307,47 @@ def test_two_hosts_elsewhere_are_the_same_turns_and_weights(
     assert sum(map(len, essence(there)[0])) == TURNS
 
 
-@pytest.mark.parametrize("verb", ["ask", "learn", "save"])
 def test_an_actor_that_is_killed_loses_nothing_that_was_committed(
-    verb: str,
-    cluster: Any,
-    whole: Run,
-    untaught: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Any, whole: Run, untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    does = getattr(RayHost, verb)
-    calls = {"ask": 40, "learn": 2, "save": 3}  # of this host, in its second step
+    """It dies while it samples, learns and saves, one after the other in one run."""
+    folder = tmp_path / "run"
 
-    async def dying(host: RayHost, *arguments: Any) -> Any:
-        if host.name == "right":
-            calls[verb] -= 1
-        asked = asyncio.ensure_future(does(host, *arguments))
-        if host.name == "right" and calls[verb] == 0:
-            await asyncio.sleep(0)
-            os.kill(process_of(host), signal.SIGKILL)
-        return await asked
+    def die_at(verb: str, call: int) -> None:
+        does = getattr(RayHost, verb)
+        calls = 0
 
-    with monkeypatch.context() as patch:
-        patch.setattr(RayHost, verb, dying)
-        with pytest.raises(HostLost, match=r"host right \(process \d+ on [\d.]+\) is lost") as lost:
-            trained(tmp_path / "run", untaught, "ray")
-    assert "\n" not in str(lost.value)
-    marker = Run(tmp_path / "run").marker()
-    assert marker is not None
-    assert marker["step"] in (1, 2)  # the step that was written may not be committed any more
-    # one host goes on here
-    comas.resume(tmp_path / "run", hosts__left__kind="local")
-    assert essence(Run.open(tmp_path / "run")) == essence(whole)
+        async def dying(host: RayHost, *arguments: Any) -> Any:
+            nonlocal calls
+            calls += host.name == "right"
+            asked = asyncio.ensure_future(does(host, *arguments))
+            if host.name == "right" and calls == call:
+                await asyncio.sleep(0)
+                os.kill(process_of(host), signal.SIGKILL)
+            return await asked
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RayHost, verb, dying)
+            start = partial(trained, folder, untaught, "ray")
+            if folder.exists():
+                start = partial(comas.resume, folder, hosts__left__kind="local")
+            with pytest.raises(
+                HostLost, match=r"host right \(process \d+ on [\d.]+\) is lost"
+            ) as e:
+                start()
+        assert "\n" not in str(e.value)
+
+    def committed() -> int:
+        return (Run(folder).marker() or {})["step"]
+
+    die_at("ask", 40)
+    assert committed() == 1
+    die_at("learn", 2)
+    assert committed() == 2
+    die_at("save", 1)
+    assert committed() in (2, 3)  # the step that was written may not be committed any more
+    comas.resume(folder, hosts__right__kind="local")  # what was elsewhere goes on here
+    assert essence(Run.open(folder)) == essence(whole)
 
 
 ENGINE = """
