@@ -206,7 +206,7 @@ def correct(scene: Scene) -> None:
     engine.publish("a00", learner.weights()["a00"], 1)
     rows = rows_of(asked, engine.generate(asked))["a00"][: 4 if scene.tiny else 24]
     shares = learner.shares
-    readings = {"engine": [row.sampled_logprobs_T for row in rows]}
+    readings: dict[str, list[Any]] = {"engine": [row.sampled_logprobs_T for row in rows]}
     for who, shared in (("learner, packs", True), ("learner, rows apart", False)):
         learner.shares = shared
         readings[who] = logprobs(learner, [("a00", row) for row in rows])
@@ -538,11 +538,7 @@ def kernels_of(work: Callable[[], object]) -> tuple[float, float, float]:
     with torch.profiler.profile() as profile:
         work()
         clock()
-    on_gpu = [
-        event
-        for event in profile.key_averages()
-        if event.device_type == torch.autograd.DeviceType.CUDA
-    ]
+    on_gpu = [event for event in profile.key_averages() if event.device_type.name == "CUDA"]
     busy = sum(event.self_device_time_total for event in on_gpu) / 1e6
     return float(sum(event.count for event in on_gpu)), busy, seconds
 
