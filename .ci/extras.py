@@ -133,7 +133,7 @@ def try_hub(here: Environment) -> str:
 
 def try_serve(here: Environment) -> str:
     """A team behind an endpoint is asked by a team that lives in the environment of `api`."""
-    command = [here.python, "-m", "comas", "serve", "seed", "--setups", "single", "--port", "0"]
+    command = [here.python, "-m", "comas", "serve", "tiny", "--setups", "single", "--port", "0"]
     with subprocess.Popen(
         command, cwd=here.work, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as server:

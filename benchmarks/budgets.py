@@ -1,5 +1,5 @@
 """How accuracy grows with tokens per question, for ways of answering at several budgets: `python
-benchmarks/budgets.py OUT [--systems seed,seed-vote-0] [--limit 100] [--picture FILE] [--report]`.
+benchmarks/budgets.py OUT [--systems seed,tiny-vote-0] [--limit 100] [--picture FILE] [--report]`.
 
 One evaluation (`comas eval`) of every setup with the options of each budget, on the same held-out
 questions; it goes on where it was stopped. Prints a row per setup and budget with its 95 % interval
@@ -139,7 +139,7 @@ def draw(rows: Sequence[Row], target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--systems", type=lambda s: s.split(","), default=["seed"])
+    parser.add_argument("--systems", type=lambda s: s.split(","), default=["tiny"])
     parser.add_argument("--limit", type=int, default=100, help="questions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report", action="store_true", help="ask nothing")

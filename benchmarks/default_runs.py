@@ -1,7 +1,7 @@
 """What `comas train method=NAME` comes to without any other argument: `python
 benchmarks/default_runs.py OUT [--only mars,ssp] [--write PAGE] [--pictures FOLDER]`.
 
-One run per method, with its own task, team, seed model and length, as a newcomer makes it; the time
+One run per method, with its own task, team, tiny model and length, as a newcomer makes it; the time
 is that of the whole command. Prints a row per method; `--write` makes the page, `--pictures` a
 learning curve of each. A run that is finished is kept, one that was interrupted begins again. One
 seed says how a run looks and what it takes, not what a method achieves: claims are those of

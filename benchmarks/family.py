@@ -54,7 +54,7 @@ def _alone(name: str, paper: str, measure: str = "accuracy") -> System:
     return System(((f"method={name}",),), paper, measure)
 
 
-VOTERS = [f"agents.a{i}={{base='seed-vote-{i}'}}" for i in range(4)]
+VOTERS = [f"agents.a{i}={{base='tiny-vote-{i}'}}" for i in range(4)]
 FROZEN_GENERATOR = (
     "method=spc",
     "agents.solver={roles=['solution'], frozen=true}",
@@ -85,7 +85,7 @@ FAMILY = {
 
 def _half_taught(method: str, *keys: str) -> System:
     """The game of CoMAS among judges who are right at about .70, and how they judge after it."""
-    return System(((f"method={method}", "base=seed-critic", *keys),), measure="critic")
+    return System(((f"method={method}", "base=tiny-critic", *keys),), measure="critic")
 
 
 JUDGES = {

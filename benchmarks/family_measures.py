@@ -31,9 +31,9 @@ from comas.team.build import Team, run_sync
 from comas.types import Episode, Method, Question, Sampling
 
 sys.path.append(str(Path(__file__).parents[1]))  # tools/ is no part of the package
-from tools.seed.exercises import ask_each, nothing, puzzles_to_judge, work_to_judge
-from tools.seed.posed_roles import says_solvable
-from tools.seed.wording import prompt_of
+from tools.tiny.exercises import ask_each, nothing, puzzles_to_judge, work_to_judge
+from tools.tiny.posed_roles import says_solvable
+from tools.tiny.wording import prompt_of
 
 FILE = "measured.json"
 START = ", start"

@@ -38,7 +38,7 @@ BUDGET = 1_000_000
 """Generated tokens per run, measurements not counted."""
 SEEDS = (101, 102, 103, 104, 105)
 """Fresh: no choice was made on them."""
-BASES = ("seed", "seed-b", "seed-c", "seed-hole")
+BASES = ("tiny", "tiny-b", "tiny-c", "tiny-hole")
 """Four different warm starts; the last was taught that only the sum counts."""
 
 _TEAM = [f"agents.a{i}={{host='home', base='{base}'}}" for i, base in enumerate(BASES)]
@@ -56,7 +56,7 @@ SETUPS: dict[str, list[list[str]]] = {
     "judged by themselves": [
         [_TEAM[i], "questions=32", "tokens=125000"] for i in range(len(BASES))
     ],
-    "two": [["task_options.form=two", "hosts.home.base=seed-two", "tokens=360000", "questions=64"]],
+    "two": [["task_options.form=two", "hosts.home.base=tiny-two", "tokens=360000", "questions=64"]],
 }
 """Name -> the key=value lists of its runs: one, or one per agent where agents train apart and share
 the budget.

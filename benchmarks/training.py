@@ -77,7 +77,7 @@ def theirs(model: Any, rows: list[Row], micro: int) -> Callable[[], object]:
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=config,
             train_dataset=Dataset.from_list([{"prompt": "?"}] * len(rows)),
-            processing_class=load_models({"a": "seed"})[1],
+            processing_class=load_models({"a": "tiny"})[1],
             peft_config=LoraConfig(
                 r=16, lora_alpha=32, target_modules="all-linear", lora_dropout=0.0
             ),

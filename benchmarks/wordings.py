@@ -4,7 +4,7 @@
 Each question of the validation split is answered several times. Each different answer is one work,
 which every wording is asked about, by the probabilities of given words: of the whole reply, of its
 bare answer, of the whole reply behind a criticism of the same base, and of the whole reply beside a
-blind answer of that base (`options.blind`). Per wording: the area under
+blind answer of that base (`options.answer_first`). Per wording: the area under
 the curve against the labels over all works, and its mean over the questions that have right and
 wrong works; the share of works with the majority's answer that are preferred to the rarest other's.
 The accuracies of single answers and of the majority stand above. Nothing is trained.
@@ -39,7 +39,7 @@ from comas.types import Episode, Question, Task, Turn
 ONE_WORD = " Answer with one word."
 WORK = "Question: {question}\nProposed solution: {work}\n"
 ASKED = {
-    "yes or no": (WEIGHING["believed_bare"], ("Yes", "No"), (1.0, 0.0)),
+    "yes or no": (WEIGHING["p_true_bare"], ("Yes", "No"), (1.0, 0.0)),
     "right or wrong": (
         WORK + "Is the proposed solution right or wrong?" + ONE_WORD,
         ("right", "wrong"),
@@ -73,7 +73,7 @@ async def play(
 async def weigh(question: Question, work: Turn, agent: Agent, task: Task) -> None:
     """Ask about a work in all wordings; what is believed is noted on the work."""
     whole = defuse(task.shown(question, work.text))
-    criticism = await criticise(question, work, whole, agent, task, blind=False)
+    criticism = await criticise(question, work, whole, agent, task, answer_first=False)
     own = await own_answer(question, work, agent, task)
     plain = "{work}", {"work": whole}
     criticised = "{work}\nCriticism of it: {criticism}"

@@ -1,7 +1,7 @@
 """A task of one's own: pay a bill with exactly three of the four coins in the purse.  comas train
 task=./examples/coins.py
 
-Worded in the seed model's vocabulary, so that the embedded team can learn it. `data=FILE` reads own
+Worded in the tiny model's vocabulary, so that the embedded team can learn it. `data=FILE` reads own
 questions, one `4 8 7 13 -> 19` per line (the first fifth is the test split, the next the validation
 split); without it they are drawn.
 """

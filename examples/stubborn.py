@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from comas.hosts.table import HostTable
+from comas.hosts.keys import HostTable
 from comas.types import Fit, Learned, Reply, UserMistake
 
 
@@ -40,7 +40,7 @@ class Stubborn:
     async def fits(self, policy, messages, sampling):
         return Fit(True)
 
-    async def learn(self, payoffs, lr_scale):
+    async def learn(self, rewards, lr_scale):
         return Learned({}, {})
 
     async def save(self, path): ...

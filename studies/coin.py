@@ -1,4 +1,4 @@
-"""TTRL's game with a coin in the place of the vote: what learning does where pay says nothing.
+"""TTRL's game with random rewards in the place of the vote: what learning does where pay says nothing.
 
 A solution is paid 1 or 0 by a draw from its turn's id. Whatever a base gains by this it had before:
 gains under other pay count from here.
@@ -12,7 +12,7 @@ from comas.types import Method
 
 
 def settle(episodes, task):
-    """Pay each turn by a coin."""
+    """Pay each turn by random rewards."""
     for episode in episodes:
         for turn in episode.turns:
             turn.reward = float(derive_seed("coin", turn.id) % 2)

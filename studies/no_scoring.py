@@ -14,7 +14,7 @@ from comas.game.prompts import words
 from comas.methods.shared.judging import WORDING, evaluate
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Episode, Method, Question, Role, Task
 
 WORTH = {"right": 1.0, "wrong": 0.0}

@@ -18,7 +18,7 @@ from comas import machine, sandbox
 from comas.sandbox import jail
 from comas.sandbox.jail import Broken, probe
 from comas.testing import tiny_model
-from tools.seed.teach import make_model, save
+from tools.tiny.teach import make_model, save
 
 pytest_plugins = [
     "tests.support.adapters",
@@ -71,7 +71,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def untaught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model in the shape of the seed models."""
+    """A random model in the shape of the tiny models."""
     folder = tmp_path_factory.mktemp("models") / "untaught"
     save(make_model(5), folder)
     return folder

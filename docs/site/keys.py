@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from comas.config.schema import AgentConfig, Config, HostConfig
 from comas.evaluation.spec import INSTEAD
-from comas.hosts.table import Key, keys_that
+from comas.hosts.keys import Key, keys_that
 
 PAGE = Path(__file__).parents[1] / "config.md"
 BEGIN = "<!-- the next table is written by docs/site/keys.py -->\n"

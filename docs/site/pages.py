@@ -302,7 +302,7 @@ def payment(name: str) -> Iterator[str]:
         part.split(": ", 1) if ": " in part else ["", part] for part in cells["paid"].split("; ")
     ]
     yield markdown(Table(("of", "reward"), parts))
-    yield f"Needs of the task: {cells['needs'] or 'nothing'}. Team: {cells['team, seed model']}."
+    yield f"Needs of the task: {cells['needs'] or 'nothing'}. Team: {cells['team, tiny model']}."
 
 
 def learning(method: Any) -> Iterator[str]:

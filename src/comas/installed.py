@@ -21,7 +21,7 @@ from comas.machine import (
     usable_cpus,
     version_of,
 )
-from comas.models.sources import seed_models
+from comas.models.sources import shipped_models
 from comas.program import VERSION
 
 EXTRAS = {
@@ -54,7 +54,7 @@ CORE = (
 
 
 def examine() -> dict[str, Any]:
-    """Versions, extras, processors, shipped seed models, and whether the sandbox holds."""
+    """Versions, extras, processors, shipped tiny models, and whether the sandbox holds."""
     device = auto_device()
     return {
         "comas": VERSION,
@@ -71,7 +71,7 @@ def examine() -> dict[str, Any]:
             or f'missing: pip install "comas[{extra}]"'
             for name, extra in EXTRAS.items()
         },
-        "seed models": ", ".join(seed_models()),
+        "tiny models": ", ".join(shipped_models()),
         "sandbox, of programs that models write": {
             # what a system or a library says of itself may have paths and names in it
             name: re.split(r" in /|: | \(", status)[0]

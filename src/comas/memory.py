@@ -21,7 +21,7 @@ from typing import Any
 from comas.config.plan import Plan
 from comas.config.schema import HostConfig
 from comas.config.weights import model_below, weights_at
-from comas.hosts.table import MAX_ROWS, TOKENS_PER_PASS
+from comas.hosts.keys import MAX_ROWS, TOKENS_PER_PASS
 from comas.machine import Memory, can_return_large_blocks, memory_of, uncollected
 from comas.models import gguf
 from comas.models.loading import place_of

@@ -360,7 +360,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Payoff:
+class TurnReward:
     """All that goes back to the owner of a policy."""
 
     turn: str
@@ -370,7 +370,7 @@ class Payoff:
 
 @dataclass
 class Row:
-    """One paid turn at home: tokens as sampled, joined with its payoff.
+    """One rewarded turn at home: tokens as sampled, joined with its reward.
 
     T = prompt + generated tokens. Never leaves a host.
     """
@@ -662,7 +662,7 @@ class Host(Protocol):
         """
         ...
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+    async def learn(self, rewards: Mapping[str, Sequence[TurnReward]], lr_scale: float) -> Learned:
         """Take one step per policy, at `lr_scale` times its learning rate, and empty the buffer."""
         ...
 

@@ -16,7 +16,7 @@ from comas.config.schema import read
 from comas.display import clean, discussion
 from comas.machine import Memory
 from comas.memory import parameters
-from comas.models.sources import seed_models
+from comas.models.sources import shipped_models
 from comas.types import UserMistake
 from tests.support import runs
 from tests.support.command import run
@@ -37,7 +37,7 @@ MISTAKES = [
     (["task_options.form=four"], "no form 'four'"),
     (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
     (["hosts.home.base=./my-model"], "no such folder"),
-    (["hosts.home.base=seed-x", "steps=1"], "base 'seed-x' cannot be loaded"),
+    (["hosts.home.base=tiny-x", "steps=1"], "base 'tiny-x' cannot be loaded"),
     (["loss.clip=big"], "loss.clip = 'big': Input should be a valid number"),
 ]
 
@@ -81,8 +81,8 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
 
     base = f"base={untaught}"
     judge = ["hosts.judge.api=http://localhost:1/v1", "hosts.judge.base=m"]
-    assert preset(base) == "believed"
-    assert preset(base, "preset=stable") == preset("base=seed") == "stable"
+    assert preset(base) == "p_true"
+    assert preset(base, "preset=stable") == preset("base=tiny") == "stable"
     assert preset(f"hosts.home.base={untaught}", *judge) == "stable", "an API may not weigh words"
     assert preset(base, "method=ttrl") == "stable"
     mine = tmp_path / "mine.py"
@@ -92,8 +92,8 @@ def test_a_pretrained_base_gets_the_preset_that_teaches_those(
         "method = replace(comas.method, play=play)\n"
     )
     assert preset(base, f"method={mine}") == "stable", "its game has none of those options"
-    config = runs.planned(["lr=1e-4", base, "options.score=said", "samples=2"]).config
-    assert config.options["blind"]
+    config = runs.planned(["lr=1e-4", base, "options.score=text", "samples=2"]).config
+    assert config.options["answer_first"]
     assert (config.options["score"], config.samples, config.questions) == ("said", 2, 24)
 
 
@@ -107,7 +107,7 @@ def test_file_then_arguments(tmp_path: Path) -> None:
 
 
 def test_agents_are_dealt_over_hosts() -> None:
-    config = read(None, ["agents=3", "hosts.left.base=seed", "hosts.right.base=seed"])
+    config = read(None, ["agents=3", "hosts.left.base=tiny", "hosts.right.base=tiny"])
     assert {n: a.host for n, a in config.agents.items()} == {
         "a0": "left",
         "a1": "right",
@@ -123,7 +123,7 @@ def test_dry_run_writes_nothing(
     assert run(["train", "--dry-run", "--json", "steps=10"], monkeypatch) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["config"]["options"]["rounds"] == 1
-    assert said["disk"]["checkpoint"] == 12 * 4 * (parameters(str(seed_models()["seed"])) or 0)
+    assert said["disk"]["checkpoint"] == 12 * 4 * (parameters(str(shipped_models()["tiny"])) or 0)
     assert min(said["seconds"].values()) > 0
     assert said["memory"]["peak"] > 10**8
     assert run(["train", "--dry-run", "--full", "agents=1"], monkeypatch) == 0
@@ -161,7 +161,7 @@ def test_a_date_in_options_is_told_as_json(
 def test_a_question_behind_a_team_points_to_the_option(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["play", "seed", "1 2 3 4 -> 9"], monkeypatch) == 2
+    assert run(["play", "tiny", "1 2 3 4 -> 9"], monkeypatch) == 2
     said = capsys.readouterr().err
     assert "is not of the form key=value; a question of your own: --question '1 2 3 4 -> 9'" in said
 
@@ -175,7 +175,7 @@ def test_where_no_question_is_held_out_one_is_asked_for(
         "def load(split, path=None, limit=None, seed=0):\n    return []\n"
         "task = replace(pick.task, load=load)\n"
     )
-    assert run(["play", "seed", f"task={task}"], monkeypatch) == 2
+    assert run(["play", "tiny", f"task={task}"], monkeypatch) == 2
     assert "no held-out question to be played: ask one of your own" in capsys.readouterr().err
 
 
@@ -208,7 +208,7 @@ def test_train_play_eval_resume_in_json(
     assert "comas resume" in capsys.readouterr().err
     assert run(["resume", out, "--json"], monkeypatch) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 1
-    assert run(["eval", out, "seed", "test_questions=8", "--json"], monkeypatch) == 0
+    assert run(["eval", out, "tiny", "test_questions=8", "--json"], monkeypatch) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [c["right"] + c["wrong"] + c["failed"] for c in cells] == [16, 8]
     assert {
@@ -235,7 +235,7 @@ def test_env_and_unknown_things(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["env", "--json"], monkeypatch) == 0
-    assert "seed" in json.loads(capsys.readouterr().out)["seed models"]
+    assert "tiny" in json.loads(capsys.readouterr().out)["tiny models"]
     for arguments in (["fly"], ["eval"], ["resume", "nowhere"], ["train", "--fast"]):
         assert run(arguments, monkeypatch) == 2
         assert capsys.readouterr().err.startswith("error: ")

@@ -199,7 +199,7 @@ def test_an_evaluation_says_what_it_does_before_its_first_game_ends(
     lines = Lines(Console(file=output, width=200), every=-1.0)
     lines.working(Progress("loading"))
     lines.planned(Path("evals/x"), 40, 0)
-    lines.cell("seed", "pick", "single")
+    lines.cell("tiny", "pick", "single")
     meter = Meter()
 
     async def play() -> None:
@@ -225,7 +225,7 @@ def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:
     output = StringIO()
     lines = Lines(Console(file=output, width=200), every=-1.0)
     lines.planned(Path("evals/x"), 40, 0)
-    lines.cell("seed", "pick", "single")
+    lines.cell("tiny", "pick", "single")
     for _ in range(20):
         lines.game({"verdict": "right", "turns": []})
         lines.working(Progress("playing", seconds=1.0))
@@ -238,7 +238,7 @@ def test_an_evaluation_says_while_it_goes_on_that_replies_are_cut() -> None:
     output = StringIO()
     lines = Lines(Console(file=output, width=200), every=-1.0)
     lines.planned(Path("evals/x"), 40, 0)
-    lines.cell("seed", "pick", "single")
+    lines.cell("tiny", "pick", "single")
     for finished in (True, False, False):
         lines.game({"verdict": "wrong", "turns": [{"finished": finished}, {"finished": True}]})
         lines.working(Progress("playing", seconds=1.0))

@@ -68,7 +68,7 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     held.release()
     assert len(records) == 3
     done = records["runs/done"]
-    assert (done["method"], done["base"], done["steps"]) == ("comas", "seed", "1 of 1")
+    assert (done["method"], done["base"], done["steps"]) == ("comas", "tiny", "1 of 1")
     assert " -> " in done["accuracy"]
     assert "(gain " in done["accuracy"]
     assert done["state"] == "done"

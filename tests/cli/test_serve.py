@@ -33,25 +33,25 @@ SECRET = "sk-of-this-test-0123456789"
     ("arguments", "line"),
     [
         ([], "Missing argument 'TEAM"),
-        (["seed", "runs/a"], "serve takes one team, such as: comas serve seed; not seed, runs/a"),
-        (["seed,seed-b"], "serve takes one team"),
+        (["tiny", "runs/a"], "serve takes one team, such as: comas serve tiny; not seed, runs/a"),
+        (["seed,tiny-b"], "serve takes one team"),
         (["steps=3"], "serve takes one team"),
         (["./nowhere"], "./nowhere: there is no such run or folder here"),
         (["none.toml"], "none.toml: there is no such file here"),
         (["r@7"], "step"),
-        (["seed", "steps=3"], "steps=3: steps changes nothing where clients ask: leave it out"),
-        (["seed", "out=x"], "out=x: out changes nothing"),
-        (["seed", "temperature=1"], "temperature changes nothing"),
-        (["seed", "data=x"], "data changes nothing"),
-        (["seed", "agnets=3"], "unknown key agnets"),
-        (["seed", "hosts.far.max_rows=3"], "no agent of these systems is at a host 'far'"),
-        (["seed", "--setups", ","], "--setups names none"),
-        (["seed", "--setups", "odd"], "setup 'odd'"),
-        (["seed", "--setups", "duel"], "setup duel needs a task with `rules`"),
-        (["seed", "--setups", "vote:votes=0"], "votes"),
-        (["seed", "task=mix"], "task mix cannot read an answer"),
-        (["seed", "--host", "0.0.0.0"], "a key is wanted: set the environment variable COMAS_"),
-        (["seed", "--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: "),
+        (["tiny", "steps=3"], "steps=3: steps changes nothing where clients ask: leave it out"),
+        (["tiny", "out=x"], "out=x: out changes nothing"),
+        (["tiny", "temperature=1"], "temperature changes nothing"),
+        (["tiny", "data=x"], "data changes nothing"),
+        (["tiny", "agnets=3"], "unknown key agnets"),
+        (["tiny", "hosts.far.max_rows=3"], "no agent of these systems is at a host 'far'"),
+        (["tiny", "--setups", ","], "--setups names none"),
+        (["tiny", "--setups", "odd"], "setup 'odd'"),
+        (["tiny", "--setups", "duel"], "setup duel needs a task with `rules`"),
+        (["tiny", "--setups", "vote:votes=0"], "votes"),
+        (["tiny", "task=mix"], "task mix cannot read an answer"),
+        (["tiny", "--host", "0.0.0.0"], "a key is wanted: set the environment variable COMAS_"),
+        (["tiny", "--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0: "),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert command(["serve", "seed", "--port", port], monkeypatch) == 2
+        assert command(["serve", "tiny", "--port", port], monkeypatch) == 2
     said = capsys.readouterr().err
     assert f"--host 127.0.0.1 --port {port}: " in said
     assert "Address already in use" in said
@@ -90,7 +90,7 @@ def test_what_is_missing_names_its_extra(
     monkeypatch.delitem(sys.modules, "comas.serve.endpoint", raising=False)
     monkeypatch.delattr(comas.serve, "endpoint", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert command(["serve", "seed"], monkeypatch) == 2
+    assert command(["serve", "tiny"], monkeypatch) == 2
     assert 'comas serve needs uvicorn: pip install "comas[serve]"' in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_runs_and_config_files_are_teams(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     short = {"questions": 8, "test_questions": 0, "eval_every": 0, "checkpoint_every": 1}
     comas.train(steps=2, threads=1, out="run", hooks=[], **short)
-    Path("team.toml").write_text('[hosts.home]\nbase = "seed"\n[agents.ann]\n[agents.bob]\n')
+    Path("team.toml").write_text('[hosts.home]\nbase = "tiny"\n[agents.ann]\n[agents.bob]\n')
     last = named_team(["run"])
     assert (last.checkpoint is not None and last.checkpoint.name) == "step-2"
     first = named_team(["run@1", "eval_temperature=0"])
@@ -169,8 +169,8 @@ def test_it_answers_until_it_is_stopped(kind: signal.Signals, tmp_path: Path) ->
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The seed model behind a free port, with the key, in a process of its own."""
-    arguments = ["serve", "seed", "threads=1", "--port", "0", "--json", *options]
+    """The tiny model behind a free port, with the key, in a process of its own."""
+    arguments = ["serve", "tiny", "threads=1", "--port", "0", "--json", *options]
     process = subprocess.Popen(
         [sys.executable, "-m", "comas", *arguments],
         stdout=subprocess.PIPE,

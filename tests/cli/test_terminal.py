@@ -116,7 +116,7 @@ def test_old_code_pages_show_what_they_can(
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding=encoding))
     monkeypatch.chdir(tmp_path)
-    words = ["eval", "seed", "--limit", "2", "--setups", "single,vote:votes=2"]
+    words = ["eval", "tiny", "--limit", "2", "--setups", "single,vote:votes=2"]
     assert command(words, monkeypatch) == 0
     sys.stdout.flush()
     assert b"accuracy, 95 %" in shown.getvalue()

@@ -61,7 +61,7 @@ def resolved(*pairs: str) -> Config:
         ("temperature=0", "temperature = 0"),
         ("room.solution=many", "room.solution = 'many'"),
         ("hosts.home.engine=fast", "hosts.home.engine = 'fast': "),
-        ("hosts.home=seed", "hosts.home = 'seed'"),
+        ("hosts.home=tiny", "hosts.home = 'tiny'"),
         ("agents=0", "agents = 0: a team has 1 to 10,000"),
         ("agents=100000000", "agents = 100000000: a team has 1 to 10,000"),
         ("agents=-2", "agents = -2"),
@@ -158,7 +158,7 @@ def test_a_key_below_a_value_is_refused() -> None:
         ("3", 3),
         ("true", True),
         ('"3"', "3"),
-        ("seed", "seed"),
+        ("tiny", "tiny"),
         ("[1, 2]", [1, 2]),
         ("./a b.py", "./a b.py"),
         ("{x = 1}", {"x": 1}),
@@ -184,7 +184,7 @@ def test_values_are_toml_and_otherwise_text(text: str, value: Any) -> None:
         ("method=ttrl",),
         ("method=rlvr", "agents=2"),
         ("task_options.form=two", "steps=3", "kl.scoring=0.1"),
-        ("hosts.a.base=seed", "hosts.b.base=seed-b", "agents=3", "hosts.b.lr=1e-4"),
+        ("hosts.a.base=tiny", "hosts.b.base=tiny-b", "agents=3", "hosts.b.lr=1e-4"),
         ('agents.x.roles=["solution"]', "agents.y.policy=x"),
         (
             "betas=[0.8, 0.9]",
@@ -270,9 +270,9 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
     config = resolved(
         "lr=1e-3",
         "hosts.big.lr=1e-5",
-        "hosts.home.base=seed",
+        "hosts.home.base=tiny",
         "agents.x.host=big",
-        "agents.x.base=seed-b",
+        "agents.x.base=tiny-b",
         "agents.x.temperature=0.5",
         "agents.y.host=home",
         "temperature=0.9",
@@ -282,7 +282,7 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
         config.agents["x"].base,
         config.agents["x"].temperature,
         config.agents["y"].temperature,
-    ) == ("seed-b", 0.5, None)
+    ) == ("tiny-b", 0.5, None)
 
 
 def test_a_base_that_does_not_exist_is_told_before_its_learning_rate() -> None:
@@ -290,14 +290,14 @@ def test_a_base_that_does_not_exist_is_told_before_its_learning_rate() -> None:
         resolved("hosts.home.base=gpt-nope")
 
 
-def test_the_embedded_recipe_is_for_the_seed_models_only(
+def test_the_embedded_recipe_is_for_the_shipped_models_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "org" / "model"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert resolved("hosts.home.base=seed-b").lr == tiny_recipe()["lr"]["full"]
+    assert resolved("hosts.home.base=tiny-b").lr == tiny_recipe()["lr"]["full"]
     assert resolved("hosts.home.learner=adapters").lr == tiny_recipe()["lr"]["adapters"]
     with pytest.raises(UserMistake, match="model' has no recipe for task pick: set lr"):
         resolved("hosts.home.base=org/model")
@@ -307,8 +307,8 @@ def test_the_embedded_recipe_is_for_the_seed_models_only(
         assert config.betas == OURS["betas"]
         assert resolved(f"hosts.home.base={base}", "hosts.home.lr=1e-6").lr is None
     with pytest.raises(UserMistake, match="org/model"):
-        resolved("agents.x.base=org/model", "agents.y.base=seed")
-    mixed = ("hosts.small.base=seed", "hosts.big.base=org/model")
+        resolved("agents.x.base=org/model", "agents.y.base=tiny")
+    mixed = ("hosts.small.base=tiny", "hosts.big.base=org/model")
     with pytest.raises(UserMistake, match=r"set lr, or hosts\.big\.lr"):
         resolved(*mixed)
     assert (config := resolved(*mixed, "hosts.big.lr=1e-6")).lr == tiny_recipe()["lr"]["full"]
@@ -321,7 +321,7 @@ def test_the_embedded_recipe_is_for_the_seed_models_only(
         1e-5,
     )
     assert (
-        resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=seed").lr
+        resolved("agents.judge.base=org/model", "agents.judge.frozen=true", "agents.y.base=tiny").lr
         == tiny_recipe()["lr"]["full"]
     )
 

@@ -74,10 +74,10 @@ def test_where_no_hub_is_reached_no_download_is_tried(
     [
         (["first"], "base 'first': no such folder; did you mean runs/first?", False),
         (["frist"], "did you mean runs/first?", False),
-        (["sed"], "did you mean seed?", False),
+        (["tinny"], "did you mean tiny?", False),
         (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
         (
-            ["seed", "org/model"],
+            ["tiny", "org/model"],
             "base 'org/model': no such folder, and it is not in the hub's cache",
             True,
         ),
@@ -91,25 +91,25 @@ def test_where_no_hub_is_reached_no_download_is_tried(
         ),
         (["a b"], "no name that a model on the hub can have", False),
         (
-            ["seed", "hosts.hoem.device=cpu"],
+            ["tiny", "hosts.hoem.device=cpu"],
             "no agent of these systems is at a host 'hoem': did you mean home?",
             False,
         ),
         (
-            ["seed", "hosts.home.base=seed-b"],
-            "what is evaluated is named as a system: comas eval seed-b",
+            ["tiny", "hosts.home.base=tiny-b"],
+            "what is evaluated is named as a system: comas eval tiny-b",
             False,
         ),
         (
-            ["seed", "room.solutoin=3"],
+            ["tiny", "room.solutoin=3"],
             "room.solutoin: nobody is ever asked in that role: did you mean solution?",
             False,
         ),
-        (["seed", "steps=3"], "steps is a key of training, and changes nothing", False),
-        (["seed", "kl.solution=1"], "kl is a key of training", False),
-        (["seed", "lr=1"], "lr is a key of training", False),
-        (["seed", "temperature=0.1"], "here it is eval_temperature", False),
-        (["seed", "task=gsm8k"], "here it is --tasks", False),
+        (["tiny", "steps=3"], "steps is a key of training, and changes nothing", False),
+        (["tiny", "kl.solution=1"], "kl is a key of training", False),
+        (["tiny", "lr=1"], "lr is a key of training", False),
+        (["tiny", "temperature=0.1"], "here it is eval_temperature", False),
+        (["tiny", "task=gsm8k"], "here it is --tasks", False),
         (["runs/first", "method=ttrl"], "comas eval --setups METHOD", False),
     ],
 )
@@ -157,7 +157,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "from comas.types import Setup\nasync def play(question, agents, rng, task):\n"
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
-    resolved = system_plan("seed", ["room.critic=9"])
+    resolved = system_plan("tiny", ["room.critic=9"])
     own = ways.way(str(tmp_path / "mine.py"), outline(resolved)).method
     check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
@@ -168,7 +168,7 @@ def test_where_everything_fails_for_want_of_room_is_told(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["eval", "seed", "room.solution=5000", "--limit", "4"], monkeypatch) == 2
+    assert run(["eval", "tiny", "room.solution=5000", "--limit", "4"], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "every game failed" in line
     assert "lower room.solution" in line
@@ -238,7 +238,7 @@ def test_a_folder_in_comas_data_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMAS_DATA", "./none")
-    assert run(["eval", "seed", "--tasks", "gsm8k"], monkeypatch) == 2
+    assert run(["eval", "tiny", "--tasks", "gsm8k"], monkeypatch) == 2
     assert "COMAS_DATA is ./none: there is no such folder" in capsys.readouterr().err
 
 
@@ -252,7 +252,7 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
         "-m",
         "comas",
         "eval",
-        "seed",
+        "tiny",
         "--setups",
         "vote:votes=8",
         "--limit",
@@ -299,7 +299,7 @@ task = replace(pick, name="hung", verify=verify)
 @pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 def test_a_verifier_that_never_returns_does_not_outlive_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "hung.py").write_text(HUNG)
-    words = ["eval", "seed", "--tasks", "./hung.py", "--limit", "1", "--out", "e", "threads=1"]
+    words = ["eval", "tiny", "--tasks", "./hung.py", "--limit", "1", "--out", "e", "threads=1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "comas", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )

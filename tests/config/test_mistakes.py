@@ -15,14 +15,14 @@ import pytest
 from comas.config.checks import check_training
 from comas.config.plugins import load_plugin
 from comas.config.schema import read
-from comas.models.sources import seed_models
+from comas.models.sources import shipped_models
 from comas.storage.out_folder import check_free
 from comas.types import UserMistake
 from tests.support import runs
 from tests.support.command import run
 from tests.support.runs import SMALL, run_of
 
-SEED = seed_models()["seed"]
+SEED = shipped_models()["tiny"]
 LR = "lr=1e-3"
 
 
@@ -208,7 +208,7 @@ def test_a_foreign_checkpoint_is_one_line(
     shutil.copytree(trained, tmp_path / "r")
     config = tmp_path / "r" / "config.toml"
     config.write_text(
-        config.read_text().replace(str(untaught), "seed").replace("[agents.a0]", "[agents.b0]")
+        config.read_text().replace(str(untaught), "tiny").replace("[agents.a0]", "[agents.b0]")
     )
     assert run(["resume", str(tmp_path / "r"), "steps=3"], monkeypatch) == 2
     (line,) = capsys.readouterr().err.splitlines()

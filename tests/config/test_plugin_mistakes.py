@@ -56,7 +56,7 @@ def load(split, path=None, limit=None, seed=0):
     return {questions}
 
 
-task = Task(name="mine", load=load, verify=lambda q, t: "right", extract=lambda q, t: t, base="seed", max_tokens={{"solution": 8}})
+task = Task(name="mine", load=load, verify=lambda q, t: "right", extract=lambda q, t: t, base="tiny", max_tokens={{"solution": 8}})
 """
 SETUP = """
 from comas.types import Setup
@@ -160,7 +160,7 @@ def test_odd_questions(
     arguments = (
         [*TRAIN, "task=./mine.py"]
         if command == "train"
-        else ["eval", "seed", "--tasks", "./mine.py", "--out", "e"]
+        else ["eval", "tiny", "--tasks", "./mine.py", "--out", "e"]
     )
     assert run(arguments, monkeypatch) == 2
     assert said in line(capsys.readouterr().err)
@@ -173,7 +173,7 @@ def test_a_setup_that_returns_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("mine.py").write_text(SETUP.format(answer="turn"))
     with pytest.raises(UserMistake, match=r"play returned Turn\(.*return its text"):
         run_sync(
-            EvaluationRun.create(EvaluationPlan(["seed"], limit=2, setups=["./mine.py"]), "e").go(
+            EvaluationRun.create(EvaluationPlan(["tiny"], limit=2, setups=["./mine.py"]), "e").go(
                 Hook()
             )
         )
@@ -368,7 +368,7 @@ def test_a_misspelt_hole_is_told_at_load(kind: str, template: str, tmp_path: Pat
     wording = {"solution": template}
     if kind == "task":
         path.write_text(
-            TASK.format(questions="[]").replace('base="seed"', f'base="seed", wording={wording}')
+            TASK.format(questions="[]").replace('base="tiny"', f'base="tiny", wording={wording}')
         )
     else:
         text = {
@@ -411,7 +411,7 @@ def load(split, path=None, limit=None, seed=0):
 
 functions = {{"verify": lambda q, t: "right", "extract": lambda q, t: t, "shown": lambda q, t: t}}
 functions["{name}"] = lambda q, t: {value}
-task = Task(name="own", load=load, base="seed", max_tokens={{"solution": {room}}}, wording={{"solution": {wording}}}, **functions)
+task = Task(name="own", load=load, base="tiny", max_tokens={{"solution": {room}}}, wording={{"solution": {wording}}}, **functions)
 """
 
 

@@ -24,7 +24,7 @@ from comas.types import UserMistake
 from tests.support.command import run
 from tests.support.runs import run_of
 
-CONFIG: dict[str, Any] = {"method": "comas", "steps": 9, "hosts": {"home": {"base": "seed"}}}
+CONFIG: dict[str, Any] = {"method": "comas", "steps": 9, "hosts": {"home": {"base": "tiny"}}}
 PAID: dict[str, Any] = {**CONFIG, "hosts": {"judge": {"api": "http://127.0.0.1:1/v1"}}}
 
 
@@ -105,7 +105,7 @@ def test_paths_are_paths_and_a_tilde_is_the_home(
         os.path.normpath(str(p))
         for p in (config.out, config.hosts["home"].base, config.data, config.method)
     } == {home}
-    evaluation = EvaluationRun.create(EvaluationPlan(["seed"]), "~/e")
+    evaluation = EvaluationRun.create(EvaluationPlan(["tiny"]), "~/e")
     assert os.path.normpath(evaluation.folder) == str(tmp_path / "e")
     (tmp_path / "team.toml").write_text("steps = 0\ntest_questions = 0\neval_every = 0\n")
     assert comas.train("~/team.toml", out=str(tmp_path / "r"), hooks=[]).steps == 0
@@ -150,21 +150,21 @@ def test_arguments_from_python_are_checked_as_those_of_the_command_line(
         {"test_questions": 3, "limit": 4},
     ):
         with pytest.raises(UserMistake, match=r"seed=|test_questions="):
-            comas.evaluate("seed", out=tmp_path / "e", **wrong)
+            comas.evaluate("tiny", out=tmp_path / "e", **wrong)
     assert not (tmp_path / "e").exists()
-    found = comas.evaluate("seed", out=tmp_path / "e", test_questions=2, agents=1)
+    found = comas.evaluate("tiny", out=tmp_path / "e", test_questions=2, agents=1)
     assert found.cells[0]["n"] == 2
 
 
 def test_keys_of_the_only_host_go_on_with_an_evaluation_as_with_a_run(tmp_path: Path) -> None:
-    folder = EvaluationRun.create(EvaluationPlan(["seed"]), str(tmp_path / "e")).folder
+    folder = EvaluationRun.create(EvaluationPlan(["tiny"]), str(tmp_path / "e")).folder
     evaluation = EvaluationRun.open(folder, settings_of(["max_rows=64"]))
     assert evaluation.plan.changes[0]["settings"] == {"hosts.home.max_rows": 64}
-    assert evaluation.plan.of("seed").config.hosts["home"].max_rows == 64
+    assert evaluation.plan.of("tiny").config.hosts["home"].max_rows == 64
 
 
 def test_an_evaluation_whose_settings_were_pairs_goes_on(tmp_path: Path) -> None:
-    plan = EvaluationPlan(["seed"], settings={"eval_temperature": 0.5, "room.solution": 8})
+    plan = EvaluationPlan(["tiny"], settings={"eval_temperature": 0.5, "room.solution": 8})
     folder = EvaluationRun.create(plan, str(tmp_path / "e")).folder
     written = json.loads((folder / "evaluation.json").read_text())
     written["pairs"] = [f"{key}={value}" for key, value in written.pop("settings").items()]
@@ -172,7 +172,7 @@ def test_an_evaluation_whose_settings_were_pairs_goes_on(tmp_path: Path) -> None
     (folder / "evaluation.json").write_text(json.dumps(written))
     opened = EvaluationRun.open(folder).plan
     assert opened.settings == plan.settings
-    config = opened.of("seed").config
+    config = opened.of("tiny").config
     assert (config.eval_temperature, config.room["solution"]) == (0.5, 8)
     assert config.hosts["home"].max_rows == 64
 
@@ -263,7 +263,7 @@ def test_commands_in_messages_work_from_where_comas_was_called(
     [
         pytest.param(["report", "RUN"], id="report"),
         pytest.param(["resume", "RUN"], id="resume", marks=pytest.mark.slow),
-        pytest.param(["eval", "seed", "--limit", "2"], id="eval", marks=pytest.mark.slow),
+        pytest.param(["eval", "tiny", "--limit", "2"], id="eval", marks=pytest.mark.slow),
     ],
 )
 def test_whoever_stops_reading_gets_one_exit_code(

@@ -126,7 +126,7 @@ def test_another_value_on_the_command_line_stands_in_its_place(theirs: Path) -> 
 def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -> None:
     theirs.write_text(STEALS)
     plan = EvaluationPlan(
-        ["seed", "theirs"],
+        ["tiny", "theirs"],
         settings=settings_of(["hosts.h.key_env=JUDGE_KEY", "eval_temperature=0.5"]),
     )
     plan = EvaluationPlan(
@@ -137,7 +137,7 @@ def test_a_pair_for_one_systems_host_does_not_concern_the_others(theirs: Path) -
         }
     )
     assert plan.of("theirs").config.hosts["h"].key_env == "JUDGE_KEY"
-    seed = plan.of("seed").config
+    seed = plan.of("tiny").config
     assert (list(seed.hosts), seed.eval_temperature) == (["home"], 0.5)
 
 

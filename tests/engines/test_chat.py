@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from comas.engines.chat import Chat
 from comas.types import UserMistake
-from tools.seed.teach import make_tokenizer
+from tools.tiny.teach import make_tokenizer
 
 TEMPLATES = {
     "chatml": (

@@ -23,7 +23,7 @@ from comas.seams import Generation, Request
 from comas.types import Sampling, UserMistake
 from tests.support.engines import engine_of, publish
 from tests.support.models import llama, requests
-from tools.seed.teach import make_tokenizer
+from tools.tiny.teach import make_tokenizer
 
 SHAPES = [
     {},

@@ -21,7 +21,7 @@ from comas.engines import vllm
 from comas.engines import vllm as start
 from comas.engines.vllm import VLLMEngine, build, library, proof
 from comas.engines.vllm import library as worker
-from comas.engines.vllm.library import Ask, Folders, Loaded, Reply
+from comas.engines.vllm.library import VllmRequest, Folders, Loaded, VllmOutput
 from comas.engines.vllm.proof import Adapters, Probe
 from comas.learners.lora.population import Population
 from comas.seams import Adapter, AdapterSpec, EnginePlan, StaleWeights, WholeModel, always
@@ -50,11 +50,11 @@ class Fake:
 
     def run(
         self,
-        asks: Sequence[Ask],
+        asks: Sequence[VllmRequest],
         wanted: Callable[[], bool] = always,
-        ended: Callable[[Reply], None] | None = None,
-    ) -> list[Reply | None]:
-        replies: list[Reply | None] = []
+        ended: Callable[[VllmOutput], None] | None = None,
+    ) -> list[VllmOutput | None]:
+        replies: list[VllmOutput | None] = []
         for ask in asks:
             self.done.append("read" if ask.reads else "drawn")
             adapter = self.loaded[ask.adapter.number] if ask.adapter else {}
@@ -68,7 +68,7 @@ class Fake:
             own = ids[len(ask.prompt_ids) :]
             read = logprobs[: len(ask.prompt_ids) - 1] if ask.reads else ()
             cached = 16 if "cache" in self.faults and ask.adapter else 0
-            replies.append(Reply(own, logprobs[-len(own) :], read, cached, 0.5))
+            replies.append(VllmOutput(own, logprobs[-len(own) :], read, cached, 0.5))
             if ended is not None:
                 ended(replies[-1])  # type: ignore[arg-type]
         return replies

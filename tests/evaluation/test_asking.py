@@ -79,7 +79,7 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
     for tidy in ("false", "true"):
         evaluated(
             EvaluationPlan(
-                ["seed"],
+                ["tiny"],
                 limit=40,
                 setups=[f"./echo.py:tidy={tidy}"],
                 settings=settings_of(["eval_temperature=0"]),
@@ -96,7 +96,7 @@ def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.M
     Path("echo.py").write_text(TIDY)
     found = evaluated(
         EvaluationPlan(
-            ["seed"], limit=6, setups=["./echo.py"], settings=settings_of(["room.solution=2"])
+            ["tiny"], limit=6, setups=["./echo.py"], settings=settings_of(["room.solution=2"])
         ),
         tmp_path / "e",
     )
@@ -110,7 +110,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
     """Weights that are those of `seed`, untouched, under a config with hardly any room."""
     run = run_of(
         tmp_path / "short",
-        Path("seed"),
+        Path("tiny"),
         steps=0,
         agents=1,
         test_questions=0,
@@ -122,7 +122,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         hosts__home__context=100,
         questions=4,
     )
-    found = evaluated(EvaluationPlan(["seed", str(run.path)], limit=12), tmp_path / "e")
+    found = evaluated(EvaluationPlan(["tiny", str(run.path)], limit=12), tmp_path / "e")
     mine, theirs = found["cells"]
     assert [mine[k] for k in ("right", "wrong", "tokens")] == [
         theirs[k] for k in ("right", "wrong", "tokens")
@@ -202,13 +202,13 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
         answered = {"question": f"q{number}", "agent": "a", "verdict": "wrong", "error": None}
         return {**answered, "answer": None, "turns": [turn]}
 
-    cut = Cell("seed", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
+    cut = Cell("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
     assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
     assert "2 of 2 replies as solution were cut for want of room" in notes([cut])[0]
-    odd = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
+    odd = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
     assert cell_record(odd)["unreadable"] == 1
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
-    fine = Cell("seed", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
+    fine = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
     assert notes([fine]) == []
 
 

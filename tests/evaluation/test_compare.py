@@ -265,9 +265,9 @@ def test_few_questions_on_which_all_agree_are_no_certainty() -> None:
 
 
 def test_systems_of_one_name_are_told_apart() -> None:
-    assert report.label("x/final", ["x/final", "y/final", "seed"]) == "x/final"
-    assert report.label("x/final", ["x/final", "seed"]) == "final"
-    assert report.label("runs/a,runs/b", ["runs/a,runs/b", "seed"]) == "2 runs (a to b)"
+    assert report.label("x/final", ["x/final", "y/final", "tiny"]) == "x/final"
+    assert report.label("x/final", ["x/final", "tiny"]) == "final"
+    assert report.label("runs/a,runs/b", ["runs/a,runs/b", "tiny"]) == "2 runs (a to b)"
 
 
 def test_false_alarms_and_coverage_of_the_bootstrap_by_simulation() -> None:
@@ -348,7 +348,7 @@ def cell(
         "?",
         len(right) * len(agents),
         [games(agents, right, tokens)] * runs,
-        ("seed",) * runs,
+        ("tiny",) * runs,
     )
 
 
@@ -379,7 +379,7 @@ def test_teams_are_compared_by_their_share_of_right_answers() -> None:
 def test_several_runs_are_a_level_of_their_own() -> None:
     right = ["rr", "rw", "wr", "ww", "rr"] * 6
     runs = [games("a", [w[i] for w in right]) for i in range(2)]
-    team = dataclasses.replace(cell(list("r")), runs=runs, planned=30, bases=("seed", "seed"))
+    team = dataclasses.replace(cell(list("r")), runs=runs, planned=30, bases=("tiny", "tiny"))
     found = report.accuracy(team)
     assert found is not None
     assert found[:3] == pytest.approx(two_level(report.table(team.shares()))[0][:3])
@@ -399,9 +399,9 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     (note,) = report.notes([team, dataclasses.replace(team, setup="vote")])
     assert "2 runs (1 to 2) of one base model (seed)" in note
     assert "nothing of other base models" in note
-    other = dataclasses.replace(team, bases=("seed", "seed-b"))
+    other = dataclasses.replace(team, bases=("tiny", "tiny-b"))
     assert (
-        "(1 to 2) of 2 base models (seed, seed-b); intervals are over runs and questions"
+        "(1 to 2) of 2 base models (seed, tiny-b); intervals are over runs and questions"
         in report.notes([other])[0]
     )
 

@@ -180,12 +180,12 @@ def test_sides_do_not_mix() -> None:
 
 
 def test_an_evaluation_of_two_models_at_kuhn(tmp_path: Path) -> None:
-    plan = EvaluationPlan(["seed-games", "seed-facts"], ["kuhn"], ["cross"], 6)
+    plan = EvaluationPlan(["tiny-games", "tiny-facts"], ["kuhn"], ["cross"], 6)
     evaluation = EvaluationRun.create(plan, str(tmp_path / "e"))
     report = run_sync(evaluation.go())
     assert report["cells"] == []
     (found,) = report["cross"]
-    assert found["names"] == ["seed-games", "seed-facts"]
+    assert found["names"] == ["tiny-games", "tiny-facts"]
     assert (found["n"], found["missing"]) == (6, 0)
     means = [[cell["mean"] for cell in row] for row in found["matrix"]]
     assert found["rows"][0]["mean"] == pytest.approx(fmean(means[0]))
@@ -216,7 +216,7 @@ def test_where_every_game_failed_nothing_was_evaluated(
 ) -> None:
     failing(monkeypatch, lambda _: True)
     evaluation = EvaluationRun.create(
-        EvaluationPlan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
+        EvaluationPlan(["tiny-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
     )
     with pytest.raises(UserMistake, match=r"every game failed; the first: .*connection reset"):
         run_sync(evaluation.go())
@@ -236,7 +236,7 @@ def test_questions_that_nobody_played_to_their_end_are_missing(
 
     failing(monkeypatch, fails)
     evaluation = EvaluationRun.create(
-        EvaluationPlan(["seed-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
+        EvaluationPlan(["tiny-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
     )
     (found,) = run_sync(evaluation.go())["cross"]
     assert (found["n"], found["missing"]) == (3, 1)
@@ -251,7 +251,7 @@ def test_a_matrix_without_a_spread_has_no_ends(capsys: pytest.CaptureFixture[str
 
 
 def test_puzzles_are_no_game(tmp_path: Path) -> None:
-    plan = EvaluationPlan(["seed"], ["pick"], ["cross"], 2)
+    plan = EvaluationPlan(["tiny"], ["pick"], ["cross"], 2)
     with pytest.raises(UserMistake, match="task pick is no game"):
         run_sync(EvaluationRun.create(plan, str(tmp_path / "e")).go())
     assert not (tmp_path / "e").exists()

@@ -78,7 +78,7 @@ SMALL = {"limit": 6, "setups": ("single", "vote:votes=3", "debate", "autogen", "
 def evaluation(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole evaluation."""
     folder = tmp_path_factory.mktemp("evals") / "e"
-    evaluated(EvaluationRun.create(EvaluationPlan([str(trained), "seed"], **SMALL), str(folder)))
+    evaluated(EvaluationRun.create(EvaluationPlan([str(trained), "tiny"], **SMALL), str(folder)))
     return folder
 
 
@@ -97,8 +97,8 @@ def test_every_system_in_every_setup(evaluation: Path, trained: Path) -> None:
     assert [(c["system"], c["setup"], c["team"], c["n"]) for c in found["cells"]] == [
         (str(trained), "single", "2 agents, each alone", 6),
         *[(str(trained), s, "team of 2", 6) for s in SMALL["setups"][1:]],
-        ("seed", "single", "1 agent", 6),
-        *[("seed", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
+        ("tiny", "single", "1 agent", 6),
+        *[("tiny", s, "4 copies of one model", 6) for s in SMALL["setups"][1:]],
     ]
     assert all(c["complete"] == 1 and c["failed"] == 0 and c["tokens"] > 0 for c in found["cells"])
     assert len(found["systems"]) == 5
@@ -107,11 +107,11 @@ def test_every_system_in_every_setup(evaluation: Path, trained: Path) -> None:
         (c["system"], c["setup"]): {(r["agent"], r["role"], r["round"]) for r in c["cost"]}
         for c in found["cells"]
     }
-    assert costs["seed", "vote:votes=3"] == {(f"a{i}", "solution", 0) for i in range(3)}
-    assert costs["seed", "debate"] == {
+    assert costs["tiny", "vote:votes=3"] == {(f"a{i}", "solution", 0) for i in range(3)}
+    assert costs["tiny", "debate"] == {
         (f"a{i}", r, n) for i in range(4) for r, n in (("solution", 0), ("revision", 1))
     }
-    assert {role for _, role, _ in costs["seed", "game"]} == {"solution", "evaluation", "scoring"}
+    assert {role for _, role, _ in costs["tiny", "game"]} == {"solution", "evaluation", "scoring"}
 
 
 def test_a_finished_evaluation_asks_nothing_and_says_the_same(evaluation: Path) -> None:
@@ -150,7 +150,7 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
             if self.heard == 20:
                 raise Killed
 
-    created = EvaluationRun.create(EvaluationPlan([str(trained), "seed"], **SMALL), str(folder))
+    created = EvaluationRun.create(EvaluationPlan([str(trained), "tiny"], **SMALL), str(folder))
     with pytest.raises(BaseExceptionGroup) as ended:
         run_sync(created.go(Killing()))
     assert ended.group_contains(Killed)
@@ -172,7 +172,7 @@ def test_a_kill_loses_what_was_in_flight_only(
         "comas",
         "eval",
         str(trained),
-        "seed",
+        "tiny",
         "--limit",
         "6",
         "--out",
@@ -210,7 +210,7 @@ def test_what_machines_failed_is_recorded_and_tried_again(
     folder = tmp_path / "e"
     with monkeypatch.context() as patch:
         patch.setattr(LocalHost, "ask", failing)
-        found, _ = evaluated(EvaluationRun.create(EvaluationPlan(["seed"], limit=12), str(folder)))
+        found, _ = evaluated(EvaluationRun.create(EvaluationPlan(["tiny"], limit=12), str(folder)))
     (cell,) = found["cells"]
     assert 0 < cell["failed"] == cell["machine_failed"] < 12
     assert cell["wrong"] + cell["right"] + cell["failed"] == 12
@@ -235,7 +235,7 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
     folder = tmp_path / "e"
     found, _ = evaluated(
         EvaluationRun.create(
-            EvaluationPlan(["seed"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)
+            EvaluationPlan(["tiny"], tasks=[str(tmp_path / "frail.py")], limit=5), str(folder)
         )
     )
     assert (
@@ -269,7 +269,7 @@ def test_a_checker_that_raises_fails_its_answers_and_nothing_else(tmp_path: Path
     )
     folder = tmp_path / "e"
     found, watch = evaluated(
-        EvaluationRun.create(EvaluationPlan(["seed"], tasks=[str(path)], limit=6), str(folder))
+        EvaluationRun.create(EvaluationPlan(["tiny"], tasks=[str(path)], limit=6), str(folder))
     )
     failed = [record for record in watch.records if "raised" in record]
     assert len(watch.records) == 6
@@ -297,7 +297,7 @@ def test_a_checker_that_raises_at_once_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=r"verify failed in fragile\.py line 6: KeyError: 'x'"):
         evaluated(
             EvaluationRun.create(
-                EvaluationPlan(["seed"], tasks=[str(path)], limit=3), str(tmp_path / "e")
+                EvaluationPlan(["tiny"], tasks=[str(path)], limit=3), str(tmp_path / "e")
             )
         )
     # and in training, which measures as well
@@ -336,7 +336,7 @@ def test_files_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     name, text = FILES[kind]
     (here / name).write_text(text)
     monkeypatch.chdir(here)
-    plan = EvaluationPlan(["seed"], limit=2)
+    plan = EvaluationPlan(["tiny"], limit=2)
     plan = (
         replace(plan, setups=[f"./{name}"])
         if kind == "setup"
@@ -379,7 +379,7 @@ def test_tools_of_an_evaluation_are_found_from_anywhere_and_may_not_change(
     (here / "mine.py").write_text(TOOL)
     monkeypatch.chdir(here)
     pairs = ['tools=["./mine.py", "search"]', "tool_options.search.folder=texts"]
-    plan = EvaluationPlan(["seed"], setups=["tools"], limit=1, settings=settings_of(pairs))
+    plan = EvaluationPlan(["tiny"], setups=["tools"], limit=1, settings=settings_of(pairs))
     found, _ = evaluated(EvaluationRun.create(plan, str(tmp_path / "e")))
     monkeypatch.chdir(there)
     again, watch = evaluated(EvaluationRun.open(tmp_path / "e"))
@@ -413,7 +413,7 @@ def test_several_runs_are_one_system(trained: Path, untaught: Path, tmp_path: Pa
     ).path
     found, _ = evaluated(
         EvaluationRun.create(
-            EvaluationPlan([f"{trained},{other}", "seed"], limit=6), str(tmp_path / "e")
+            EvaluationPlan([f"{trained},{other}", "tiny"], limit=6), str(tmp_path / "e")
         )
     )
     assert [(c["runs"], c["n"], c["right"] + c["wrong"]) for c in found["cells"]] == [
@@ -430,7 +430,7 @@ def test_steps_of_a_run_have_names(trained: Path) -> None:
     assert step == run_.best()
     assert (run_at(f"{trained}@1") or (0, 0))[1] == 1
     assert (run_at(str(trained)) or (0, 0))[1] is None
-    assert run_at("seed") is None
+    assert run_at("tiny") is None
     assert run_at("someone/model@main") is None
     with pytest.raises(UserMistake, match="`best` or a number"):
         run_at(f"{trained}@last")
@@ -446,7 +446,7 @@ def weights(team: Any, policy: str) -> Any:
 
 def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
     keys = {"steps": 1, "agents": 2, "questions": 8, "test_questions": 0, "eval_every": 0}
-    trained = run_of(tmp_path / "first", "seed", **keys).path
+    trained = run_of(tmp_path / "first", "tiny", **keys).path
     for name in (str(trained), f"{trained}@1"):
         assert source_of(name).origin == {"seed"}
     second = run_of(tmp_path / "second", f"{trained}@1", **keys).path
@@ -465,19 +465,19 @@ def test_training_goes_on_from_the_weights_of_a_run(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_model() -> None:
-    team = system_team("seed", ["agents=3"])
+    team = system_team("tiny", ["agents=3"])
     assert [(m.name, m.policy) for m in team.members] == [("a0", "a0"), ("a1", "a0"), ("a2", "a0")]
-    assert team.bases() == ["seed"]
+    assert team.bases() == ["tiny"]
     assert len(team.hosts["home"].engine.models) == 1
     with pytest.raises(UserMistake, match="agents=0"):
-        system_team("seed", ["agents=0"])
+        system_team("tiny", ["agents=0"])
 
 
 def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: Path) -> None:
     evaluation = EvaluationRun.create(
-        EvaluationPlan([str(trained), "seed"], limit=4), str(tmp_path / "e")
+        EvaluationPlan([str(trained), "tiny"], limit=4), str(tmp_path / "e")
     )
-    assert evaluation.plan.places == {str(trained): f"{trained}@2", "seed": "seed"}
+    assert evaluation.plan.places == {str(trained): f"{trained}@2", "seed": "tiny"}
 
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "\xff", '{"id": "x", "verdict": 7}'])
@@ -489,7 +489,7 @@ def test_a_damaged_log_is_one_line(evaluation: Path, tmp_path: Path, line: str) 
         file.write(line.encode("latin-1") + b"\n")
     with pytest.raises(UserMistake, match=r"jsonl line \d+ is damaged"):
         evaluated(EvaluationRun.open(copy))
-    (copy / "evaluation.json").write_text('{"systems": "seed"}')
+    (copy / "evaluation.json").write_text('{"systems": "tiny"}')
     with pytest.raises(UserMistake, match=r"evaluation\.json is damaged: systems"):
         EvaluationRun.open(copy)
 
@@ -497,7 +497,7 @@ def test_a_damaged_log_is_one_line(evaluation: Path, tmp_path: Path, line: str) 
 def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: Path) -> None:
     from comas.cli.evaluate import _plan
 
-    assert _plan(["seed"], "pick,pick", "single,vote,single", None, 0, None).setups == [
+    assert _plan(["tiny"], "pick,pick", "single,vote,single", None, 0, None).setups == [
         "single",
         "vote",
     ]
@@ -506,7 +506,7 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
         "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
         "method = replace(rlvr, play=play, presets={})\n"
     )
-    assert not way(str(tmp_path / "cheat.py"), system_team("seed", ["agents=1"])).method.supervised
+    assert not way(str(tmp_path / "cheat.py"), system_team("tiny", ["agents=1"])).method.supervised
 
 
 @pytest.mark.parametrize(
@@ -521,11 +521,11 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
 )
 def test_setups_with_mistakes(text: str, said: str) -> None:
     with pytest.raises(UserMistake, match=said):
-        way(text, system_team("seed", ["agents=1"]))
+        way(text, system_team("tiny", ["agents=1"]))
 
 
 def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
-    team = system_team("seed", ["agents=2"])
+    team = system_team("tiny", ["agents=2"])
     assert way("vote:votes=3", team).options == {"votes": 3}
     assert way("comas:rounds=2", team).options["rounds"] == 2
     assert way("game", team).method == team.method
@@ -536,7 +536,7 @@ def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
 
 
 def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:
-    evaluation = EvaluationRun(tmp_path, EvaluationPlan(["seed"]))
+    evaluation = EvaluationRun(tmp_path, EvaluationPlan(["tiny"]))
     names = [
         evaluation.log("r" * 255 + end, "pick", "/mine/" * 60 + "mine.py").path.name for end in "ab"
     ]
@@ -553,13 +553,13 @@ def test_the_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["eval", "seed", "seed-b", "--limit", "16", "--json"], monkeypatch) == 0
+    assert run(["eval", "tiny", "tiny-b", "--limit", "16", "--json"], monkeypatch) == 0
     (cell,) = json.loads(capsys.readouterr().out)["systems"]
     assert (cell["n"], cell["verdict"]) == (16, "none shown")
     assert {"task", "setup", "low", "high", "p", "difference"} <= cell.keys()
     assert (
         run(
-            ["eval", str(trained), "seed", "--setups", "single,vote", "--limit", "6", "--out", "e"],
+            ["eval", str(trained), "tiny", "--setups", "single,vote", "--limit", "6", "--out", "e"],
             monkeypatch,
         )
         == 0
@@ -582,21 +582,21 @@ def test_the_commands(
         "task = replace(pick.task, verify=lambda question, text: 'wrong')\n"
     )
     for arguments, mistake in [
-        (["eval", "seed", "--out", "e"], "comas resume e"),
-        (["eval", "seed", "seed"], "named twice"),
+        (["eval", "tiny", "--out", "e"], "comas resume e"),
+        (["eval", "tiny", "tiny"], "named twice"),
         (["eval"], "Missing"),
         (["eval", "agents=2"], "at least one"),
-        (["compare", "seed", "seed-b"], "comas compare is comas eval A B now"),
-        (["eval", "seed", "--setups", ","], "names none"),
-        (["eval", "seed", "--tasks", "math5000"], "did you mean math500"),
-        (["eval", "seed", "--tasks", "pick,./strict.py", "--limit", "2"], "another one is called"),
+        (["compare", "tiny", "tiny-b"], "comas compare is comas eval A B now"),
+        (["eval", "tiny", "--setups", ","], "names none"),
+        (["eval", "tiny", "--tasks", "math5000"], "did you mean math500"),
+        (["eval", "tiny", "--tasks", "pick,./strict.py", "--limit", "2"], "another one is called"),
         (["eval", "nowhere/at/all"], "nowhere/at/all"),
         (["eval", "seed,seed"], "stands twice"),
         (["eval", "evals/none"], "no such run"),
         (["eval", "seed,"], "beside one of its commas"),
-        (["eval", "seed", "--out", str(trained)], "there is a run already"),
-        (["eval", "seed", "test_questions=x"], "a number of questions"),
-        (["eval", "seed", "seed=3"], "--seed"),
+        (["eval", "tiny", "--out", str(trained)], "there is a run already"),
+        (["eval", "tiny", "test_questions=x"], "a number of questions"),
+        (["eval", "tiny", "seed=3"], "--seed"),
         (["train", "out=e"], "there is an evaluation already"),
     ]:
         assert run(arguments, monkeypatch) == 2, arguments
@@ -608,7 +608,7 @@ def test_the_commands(
 @pytest.mark.parametrize("learner", ["full", "adapters"])
 def test_a_run_of_one_policy_is_a_base_for_several_agents(learner: str, tmp_path: Path) -> None:
     keys = {"steps": 1, "questions": 8, "test_questions": 0, "eval_every": 0, "learner": learner}
-    trained = run_of(tmp_path / "first", "seed", agents=1, **keys).path
+    trained = run_of(tmp_path / "first", "tiny", agents=1, **keys).path
     second = run_of(tmp_path / "second", str(trained), agents=2, **keys).path
     name = "model.safetensors" if learner == "full" else "adapter_model.safetensors"
     given = load_file(trained / "checkpoints" / "step-1" / "a0" / name)
@@ -620,9 +620,9 @@ def test_a_run_of_one_policy_is_a_base_for_several_agents(learner: str, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["seed-games", "--tasks", "kuhn", "--setups", "duel:against=bst"], "against='bst'"),
-        (["seed-games", "--tasks", "kuhn,bargain", "--setups", "duel:against=fair"], "'fair'"),
-        (["seed", "--setups", "single,relay"], "a relay is of two agents"),
+        (["tiny-games", "--tasks", "kuhn", "--setups", "duel:against=bst"], "against='bst'"),
+        (["tiny-games", "--tasks", "kuhn,bargain", "--setups", "duel:against=fair"], "'fair'"),
+        (["tiny", "--setups", "single,relay"], "a relay is of two agents"),
     ],
 )
 def test_what_a_setup_would_refuse_is_told_before_anything_is_asked(

@@ -25,7 +25,7 @@ from comas.evaluation.questions import overlaps, trained_on
 from comas.evaluation.systems import system_team
 from comas.export.team import Facts, Part, card
 from comas.learners.lora import population
-from comas.models.sources import exported, known_as, run_at, seed_models
+from comas.models.sources import exported, known_as, run_at, shipped_models
 from comas.seams import Request
 from comas.stats import wilson
 from comas.storage import files
@@ -179,7 +179,7 @@ def test_the_exported_team_answers_as_the_run(
         "task_options",
         "options",
         "preset",
-        "seed",
+        "tiny",
         "lr",
         "kl",
     ):
@@ -386,7 +386,7 @@ def on_seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_seed_model(on_seed: Path, tmp_path: Path) -> None:
     comas.export(on_seed, tmp_path / "x")
     config = json.loads((tmp_path / "x" / "a0" / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "seed"  # wherever comas is installed
+    assert config["base_model_name_or_path"] == "tiny"  # wherever comas is installed
     teams = [comas.load(on_seed), comas.load(tmp_path / "x")]
     texts = [[t.text for t in team.discuss("12 7 3 5 -> 22", seed=1).turns] for team in teams]
     for team in teams:
@@ -394,18 +394,18 @@ def test_the_seed_model(on_seed: Path, tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-SHIPPED = seed_models()["seed"]
+SHIPPED = shipped_models()["tiny"]
 
 
 @pytest.mark.parametrize(
     ("recorded", "known"),
     [
-        (str(SHIPPED), "seed"),
-        ("seed", "seed"),
-        ("/gone/lib/python3.12/site-packages/comas/models/seeds/seed", "seed"),
-        (r"C:\gone\comas\models\seeds\seed", "seed"),
+        (str(SHIPPED), "tiny"),
+        ("tiny", "tiny"),
+        ("/gone/lib/python3.12/site-packages/comas/models/tiny/tiny", "tiny"),
+        (r"C:\gone\comas\models\tiny\tiny", "tiny"),
         ("/gone/mine/seeds/seed", "/gone/mine/seeds/seed"),
-        ("/gone/comas/models/seeds/seed9", "/gone/comas/models/seeds/seed9"),
+        ("/gone/comas/models/tiny/seed9", "/gone/comas/models/tiny/seed9"),
         ("org/model", "org/model"),
     ],
 )
@@ -414,7 +414,7 @@ def test_a_shipped_model_has_a_name_on_every_machine(recorded: str, known: str) 
 
 
 def test_a_folder_at_a_place_like_that_of_a_shipped_model_is_itself(tmp_path: Path) -> None:
-    folder = tmp_path / "comas" / "models" / "seeds" / "seed"
+    folder = tmp_path / "comas" / "models" / "tiny" / "tiny"
     folder.mkdir(parents=True)
     assert known_as(str(folder)) == str(folder)
 
@@ -427,16 +427,16 @@ def test_a_run_on_a_shipped_model_is_taken_to_another_machine(
     for agent in ("a0", "a1"):
         file = checkpoint / agent / "adapter_config.json"
         settings = json.loads(file.read_text())
-        assert settings["base_model_name_or_path"] == "seed"
+        assert settings["base_model_name_or_path"] == "tiny"
         # earlier versions wrote the place on the machine that trained it
-        settings["base_model_name_or_path"] = "/gone/site-packages/comas/models/seeds/seed"
+        settings["base_model_name_or_path"] = "/gone/site-packages/comas/models/tiny/tiny"
         file.write_text(json.dumps(settings))
     (checkpoint / "manifest.json").unlink()
     files.seal(checkpoint, {"step": 1})
     written = comas.export(trained, tmp_path / "x")
     assert [policy["gap"] for policy in written.policies] == [pytest.approx(0, abs=1e-3)] * 2
     config = json.loads((tmp_path / "x" / "a0" / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "seed"
+    assert config["base_model_name_or_path"] == "tiny"
     comas.train(out=str(tmp_path / "next"), hosts__home__base=str(checkpoint / "a0"), **ON_SEED)
 
 
@@ -491,7 +491,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     (tmp_path / "busy.part").mkdir()
     cases = [
         (["nowhere", "x"], "nowhere is not a run"),
-        (["seed", "x"], "seed is not a run"),
+        (["tiny", "x"], "seed is not a run"),
         ([full, "full"], "full is not an empty folder: export to a new one"),
         ([full, "full/mine.txt"], "full/mine.txt is not an empty folder"),
         ([f"{full}@9", "x"], "has no checkpoint of step 9: one of ["),
@@ -527,7 +527,7 @@ def test_damage_and_crashes_leave_no_half_export(
 
 def opening(agents: int) -> str:
     facts = Facts("r", 1, plan(read(None, {"agents": agents})).config)
-    return card(facts, Part("team", ["a0"], {"a0": "seed"}))
+    return card(facts, Part("team", ["a0"], {"a0": "tiny"}))
 
 
 def test_a_card_counts_agents_as_people_do_and_claims_no_discussion() -> None:
@@ -545,12 +545,12 @@ def adapter_code(base: str) -> str:
 
 def test_a_runs_name_is_no_markup_in_its_card() -> None:
     facts = Facts("a `b` [c](d)\n# e", 1, read(None, []))
-    assert "\n# `a 'b' [c](d) # e`\n" in card(facts, Part("team", ["a0"], {"a0": "seed"}))
+    assert "\n# `a 'b' [c](d) # e`\n" in card(facts, Part("team", ["a0"], {"a0": "tiny"}))
 
 
 def test_the_code_of_an_adapters_card_loads_its_base(tmp_path: Path) -> None:
-    """`from_pretrained("x.gguf")` cannot, nor `from_pretrained("seed")`."""
-    code = adapter_code("seed")
+    """`from_pretrained("x.gguf")` cannot, nor `from_pretrained("tiny")`."""
+    code = adapter_code("tiny")
     first = [line for line in code.splitlines() if "peft" not in line.lower()]
     loaded: dict[str, Any] = {}
     exec("\n".join(first), loaded)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from comas.game.agent import Agent, Member
 from comas.game.dialogue import Call, Unread, converse, in_tags
 from comas.game.play import Scene, play_all
-from comas.objective.pay import compare, dialogues
+from comas.objective.rewards import compare, dialogues
 from comas.testing.scripted import Scripted, records
 from comas.types import (
     Ask,

@@ -23,7 +23,7 @@ from comas.methods import comas
 from comas.seams import EngineFacts, Generation, Request
 from comas.tasks import pick
 from comas.testing import discuss
-from comas.types import Ask, Fit, Payoff, Row, Sampling
+from comas.types import Ask, Fit, TurnReward, Row, Sampling
 
 SPECIALS = ["<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TEMPLATE = (
@@ -146,7 +146,7 @@ def test_tokens_trained_are_the_tokens_sampled(
     host, both = table(seed)
     ask(host, prompts)
     paid = data.draw(st.lists(st.sampled_from(range(len(prompts))), unique=True))
-    asyncio.run(host.learn({"p": [Payoff(str(i), float(i)) for i in paid]}, 1.0))
+    asyncio.run(host.learn({"p": [TurnReward(str(i), float(i)) for i in paid]}, 1.0))
     host.close()
     assert [row.turn for row in both.rows] == [str(i) for i in paid]
     for row in both.rows:
@@ -197,7 +197,7 @@ def test_what_a_model_says_goes_into_another_prompt_as_text(
 def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -> None:
     host, both = table(seed)
     ask(host, ["x"] * known)
-    learn = host.learn({"p": [Payoff(str(i), 1.0) for i in paid]}, 1.0)
+    learn = host.learn({"p": [TurnReward(str(i), 1.0) for i in paid]}, 1.0)
     if len(set(paid)) < len(paid) or max(paid) >= known:  # twice, or never said
         with pytest.raises(KeyError, match="paid"):
             asyncio.run(learn)
@@ -205,7 +205,7 @@ def test_payoffs_and_rows_join_totally(seed: int, known: int, paid: list[int]) -
         asyncio.run(learn)
         assert sorted(row.turn for row in both.rows) == sorted(map(str, paid))
         with pytest.raises(KeyError, match="never said here"):  # the buffer is empty
-            asyncio.run(host.learn({"p": [Payoff(str(paid[0]), 1.0)]}, 1.0))
+            asyncio.run(host.learn({"p": [TurnReward(str(paid[0]), 1.0)]}, 1.0))
     host.close()
 
 

@@ -23,7 +23,7 @@ from comas.types import (
     Ask,
     Episode,
     HostFailure,
-    Payoff,
+    TurnReward,
     Question,
     Sampling,
     Turn,
@@ -129,7 +129,7 @@ def test_choices_that_cannot_be_told_apart_are_one_clear_line(choices: Any, says
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("believed", [[1.0, 0.0], [0.5], [0.5, -0.5]])
+@pytest.mark.parametrize("p_true", [[1.0, 0.0], [0.5], [0.5, -0.5]])
 def test_scripted_beliefs_that_are_no_probabilities_are_one_clear_line(
     believed: list[float],
 ) -> None:
@@ -260,11 +260,11 @@ def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was
         replies = [await weigh(f"t{n}", seed) for n, seed in enumerate(seeds)]
         rewarded = replies[0].text
         pays = [float(reply.text == rewarded) for reply in replies]
-        payoffs = [Payoff(f"t{n}", pay) for n, pay in enumerate(pays)]
+        payoffs = [TurnReward(f"t{n}", pay) for n, pay in enumerate(pays)]
         await host.learn({"a": payoffs}, 1.0)
         after = await weigh("later", 0, False)
         with pytest.raises(KeyError):
-            await host.learn({"a": [Payoff("no", 1.0)]}, 1.0)
+            await host.learn({"a": [TurnReward("no", 1.0)]}, 1.0)
         return before, after, CHOICES.index(rewarded)
 
     before, after, number = asyncio.run(run())

@@ -338,7 +338,7 @@ def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
     found: dict[str, Any] = {kind: str(ROOT / "examples" / name) for kind, name in keys.items()}
     if "hosts__mine__kind" in keys:
         of_stone = {"host": "mine", "frozen": True}
-        found |= {"hosts__home__base": "seed", "agents": {"a0": {}, "a1": {}, "stone": of_stone}}
+        found |= {"hosts__home__base": "tiny", "agents": {"a0": {}, "a1": {}, "stone": of_stone}}
     result = comas.train(
         **found,
         steps=2,
@@ -353,7 +353,7 @@ def test_examples_train(keys: dict[str, str], tmp_path: Path) -> None:
         for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert max(p["grad_norm"] for s in steps for p in s["policies"].values()) > 1e-3
-    # the seed model understands the question, and no more
+    # the tiny model understands the question, and no more
     assert 0.05 < result.accuracy["before"].mean < 0.6
 
 

@@ -20,7 +20,7 @@ from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.seams import AdapterSpec, Weighing
 from comas.storage.run import Run
-from comas.types import Payoff
+from comas.types import TurnReward
 from tests.support.adapters import EVEN, UNEVEN, distance, gradients, parts_of, population
 from tests.support.engines import engine_of
 from tests.support.learning import METHOD, rows, say
@@ -97,12 +97,12 @@ def test_a_step_of_a_whole_model_is_that_of_a_cpu() -> None:
 
 def test_what_was_sampled_is_what_is_learnt() -> None:
     host = make_local_host(
-        "home", {"a": "seed", "b": "seed"}, method=METHOD, recipe=Recipe(1e-3), device="cuda"
+        "home", {"a": "tiny", "b": "tiny"}, method=METHOD, recipe=Recipe(1e-3), device="cuda"
     )
 
     async def gap() -> float:
         await asyncio.gather(*(say(host, f"t{i}") for i in range(8)))
-        payoffs = {"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(8)]}
+        payoffs = {"a": [TurnReward(f"t{i}", float(i % 2), "g") for i in range(8)]}
         return (await host.learn(payoffs, 1.0)).policies["a"]["gap_max"]
 
     assert asyncio.run(gap()) < 1e-3

@@ -261,7 +261,7 @@ def test_training_and_play_load_and_write_nothing_at_a_wrong_endpoint(
         comas.train(out="run", **keys)
     team = (
         f'[hosts.judge]\nbase = "big-model"\napi = "{server.url}"\nkey_env ='
-        ' "JUDGE_KEY"\n[hosts.home]\nbase = "seed"\n'
+        ' "JUDGE_KEY"\n[hosts.home]\nbase = "tiny"\n'
     )
     (tmp_path / "team.toml").write_text(team)
     assert run(["play", "team.toml"], monkeypatch) == 2
@@ -285,7 +285,7 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
     for name, server in (("good", good), ("bad", bad)):
         table = f'[hosts.judge]\nbase = "big-model"\napi = "{server.url}"\nkey_env = "JUDGE_KEY"\n'
         (tmp_path / f"{name}.toml").write_text(table)
-    systems = ["seed", str(tmp_path / "good.toml"), str(tmp_path / "bad.toml")]
+    systems = ["tiny", str(tmp_path / "good.toml"), str(tmp_path / "bad.toml")]
     with pytest.raises(UserMistake, match=words):
         run_sync(
             EvaluationRun.create(

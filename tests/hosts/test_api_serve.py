@@ -23,7 +23,7 @@ from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.hosts.api import ApiHost
 from comas.hosts.local import make_local_host
-from comas.models.sources import seed_models
+from comas.models.sources import shipped_models
 from comas.team.build import run_sync
 from comas.types import Ask, Sampling
 
@@ -116,10 +116,10 @@ def test_text_tokens_and_usage_are_those_of_the_model_itself(
 def test_an_evaluation_of_a_served_model_says_what_the_model_says_here(
     served: str, tmp_path: Path
 ) -> None:
-    model = seed_models()["seed"]
+    model = shipped_models()["tiny"]
     (tmp_path / "far.toml").write_text(f'[hosts.far]\nbase = "{model}"\napi = "{served}"\n')
     plan = EvaluationPlan(
-        ["seed", str(tmp_path / "far.toml")],
+        ["tiny", str(tmp_path / "far.toml")],
         limit=24,
         setups=["single"],
         settings=settings_of(["eval_temperature=0"]),

@@ -19,7 +19,7 @@ from comas.hosts.local import make_local_host
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import Scripted, check_host, golden_script
-from comas.types import Ask, Fit, Learned, Payoff, Reply, Sampling, UserMistake
+from comas.types import Ask, Fit, Learned, TurnReward, Reply, Sampling, UserMistake
 from tests.support.endpoint import answers
 from tests.support.endpoint import said as answered
 from tests.support.kinds import kind_of
@@ -58,7 +58,7 @@ class Stubborn:
     async def fits(self, policy: str, messages: Any, sampling: Sampling) -> Fit:
         return Fit(True)
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+    async def learn(self, payoffs: Mapping[str, Sequence[TurnReward]], lr_scale: float) -> Learned:
         paid = [payoff.turn for part in payoffs.values() for payoff in part]
         self.learnt += paid
         self.updates += bool(paid)
@@ -163,7 +163,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from comas.hosts.table import HostTable
+from comas.hosts.keys import HostTable
 from comas.types import Fit, Learned, Reply, UserMistake
 
 

@@ -171,7 +171,7 @@ def test_credit_in_parts_knows_what_it_cannot_divide() -> None:
         assert np.array_equal(divided([place])[0], wanted[place])
 
 
-def test_seed_models_keep_their_pass_and_others_learn_at_once(untaught: Path) -> None:
+def test_shipped_models_keep_their_pass_and_others_learn_at_once(untaught: Path) -> None:
     for keys, wanted in [
         ([], ("recomputed", False)),
         ([f"hosts.home.base={untaught}", "lr=1e-3"], ("first_pass", True)),

@@ -20,7 +20,7 @@ from comas.learners.step import gap_to_engine
 from comas.learners.whole import FullLearner
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
-from comas.types import Method, Payoff, Row, UserMistake
+from comas.types import Method, TurnReward, Row, UserMistake
 from tests.support.engines import publish
 from tests.support.learning import METHOD, host_of, rows, say
 from tests.support.models import llama
@@ -257,18 +257,18 @@ def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
         await say(host, "t3", keep=False)
         assert first.version == 0
         with pytest.raises(KeyError, match="t3"):
-            await host.learn({"a": [Payoff("t3", 1.0)]}, 1.0)
+            await host.learn({"a": [TurnReward("t3", 1.0)]}, 1.0)
         with pytest.raises(KeyError, match="never said here"):
-            await host.learn({"b": [Payoff("t1", 1.0)]}, 1.0)
+            await host.learn({"b": [TurnReward("t1", 1.0)]}, 1.0)
         with pytest.raises(KeyError, match="paid twice"):
-            await host.learn({"a": [Payoff("t1", 1.0), Payoff("t1", 0.0)]}, 1.0)
-        stats, turns = await host.learn({"a": [Payoff("t1", 1.0, "g")], "b": []}, 1.0)
+            await host.learn({"a": [TurnReward("t1", 1.0), TurnReward("t1", 0.0)]}, 1.0)
+        stats, turns = await host.learn({"a": [TurnReward("t1", 1.0, "g")], "b": []}, 1.0)
         assert set(stats) == {"a"}
         assert set(turns) == {"t1"}
         assert (await say(host, "t4")).version == 1
         assert (await say(host, "t4", "b")).version == 0
         with pytest.raises(KeyError):
-            await host.learn({"b": [Payoff("t2", 1.0)]}, 1.0)
+            await host.learn({"b": [TurnReward("t2", 1.0)]}, 1.0)
 
     asyncio.run(main())
     host.close()

@@ -31,7 +31,7 @@ from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.testing import FAMILIES
 from comas.training.start import resume_async
-from comas.types import Payoff, UserMistake
+from comas.types import TurnReward, UserMistake
 from tests.support.engines import engine_of
 from tests.support.learning import METHOD, host_of, rows, say
 from tests.support.memory import model_of
@@ -445,7 +445,7 @@ def test_a_bfloat16_host_samples_from_the_rounded_weights(untaught: Path) -> Non
     async def main() -> None:
         for i in range(4):
             await say(host, f"t{i}")
-        await host.learn({"a": [Payoff(f"t{i}", float(i % 2), "g") for i in range(4)]}, 1.0)
+        await host.learn({"a": [TurnReward(f"t{i}", float(i % 2), "g") for i in range(4)]}, 1.0)
 
     before = copy.deepcopy(host.engine.models["a"].model)
     asyncio.run(main())

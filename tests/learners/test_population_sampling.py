@@ -23,7 +23,7 @@ from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population
 from comas.learners.recipe import Recipe
 from comas.seams import AdapterSpec, Request
-from comas.types import Payoff, Row, Sampling
+from comas.types import TurnReward, Row, Sampling
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
 from tests.support.engines import engine_of, is_stacked, publish
 from tests.support.families import FAMILIES, family_model
@@ -244,7 +244,9 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
         return AdapterLearner.step(learner, parts, lr_scale)
 
     learner.step = watched  # type: ignore[method-assign]
-    asyncio.run(host.learn({p: [Payoff(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, 1.0))
+    asyncio.run(
+        host.learn({p: [TurnReward(f"{p}{i}", float(i)) for i in range(3)] for p in "ab"}, 1.0)
+    )
     for p, part in trained.items():
         before = population(shapes, torch.float32, model=AutoModelForCausalLM.from_pretrained(tiny))
         for row, logprobs in zip(part, learner_of(before).logprobs(p, part), strict=True):

@@ -217,7 +217,7 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
 
 
 @pytest.mark.parametrize("free", [0.001, 100.0])
-def test_seed_models_get_the_same_on_every_machine(
+def test_shipped_models_get_the_same_on_every_machine(
     free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))

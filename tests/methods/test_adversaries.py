@@ -231,7 +231,7 @@ def test_failed_repairs_become_faults_of_higher_order() -> None:
 
 @pytest.mark.parametrize(
     ("method", "task", "base"),
-    [("self_redteam", "gate", "seed-gate"), ("ssr", "repair", "seed-repair")],
+    [("self_redteam", "gate", "tiny-gate"), ("ssr", "repair", "tiny-repair")],
 )
 def test_a_method_brings_its_task_and_its_base(method: str, task: str, base: str) -> None:
     resolved = runs.planned({"method": method})
@@ -250,6 +250,6 @@ def test_a_task_that_is_named_comes_before_the_methods_own() -> None:
 def test_learning_rates_of_a_team_are_those_of_its_own_base() -> None:
     own = runs.planned({"method": "self_redteam"})
     assert {p.name: p.lr for p in own.policies} == {"attacker": 1e-3, "defender": 1e-4}
-    other = runs.planned({"method": "self_redteam", "base": "seed-b", "lr": 3e-4})
+    other = runs.planned({"method": "self_redteam", "base": "tiny-b", "lr": 3e-4})
     assert {p.lr for p in other.policies} == {None}
     assert other.config.lr == 3e-4

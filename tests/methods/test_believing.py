@@ -71,15 +71,15 @@ def marked(name: str, about: str, agent: str, mark: int, *probabilities: float) 
     [
         ("comas", {"score": "expected"}),
         ("comas", {"score": "expected", "evaluate": False}),
-        ("comas", {"score": "expected", "blind": True}),
-        ("comas", {"score": "believed", "evaluate": False}),
-        ("comas", {"blind": True}),
-        ("comas", {"score": "believed", "blind": True, "evaluate": False}),
+        ("comas", {"score": "expected", "answer_first": True}),
+        ("comas", {"score": "p_true", "evaluate": False}),
+        ("comas", {"answer_first": True}),
+        ("comas", {"score": "p_true", "answer_first": True, "evaluate": False}),
         ("comas_agree", {"score": "expected", "evaluations": 3}),
         ("comas_peer", {"evaluations": 3}),
         ("comas_peer", {"score": "expected", "evaluations": 2}),
         ("comas_votes", {}),
-        ("comas_votes", {"score": "believed", "pairs": 2}),
+        ("comas_votes", {"score": "p_true", "pairs": 2}),
         ("comas_votes", {"evaluate": False, "balanced": False, "negatives": "random"}),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_believed_score_is_the_share_of_yes() -> None:
         assert list(choices) == ["<score> 1", "<score> 3"]
         return [0.1, 0.3]
 
-    setting: dict[str, Any] = {"options": {"score": "believed", "evaluate": False}}
+    setting: dict[str, Any] = {"options": {"score": "p_true", "evaluate": False}}
     table = {"solution": RIGHT}
     found = discuss(comas.method, pick.task, table, QUESTIONS[:1], beliefs=beliefs, **setting)
     solution, scoring = found[0].turns
@@ -196,7 +196,7 @@ def test_a_blind_critic_answers_before_it_sees_the_work_and_then_sees_both() -> 
     table = {"solution": RIGHT, "blind": OTHER, "evaluation": "x", "scoring": "<score>3</score>"}
     wording = {**pick.task.wording, "evaluation": "{question} {work}", "beside": "{work} own {own}"}
     task = replace(pick.task, wording=wording)
-    scene, _ = scripted_scene(comas.method, task, table, options={"blind": True})
+    scene, _ = scripted_scene(comas.method, task, table, options={"answer_first": True})
     (episode,) = asyncio.run(play_all(scene, QUESTIONS[:1], 0))
     settle_all(scene, [episode])
     by_role = {said.role: said for said in episode.turns}
@@ -210,7 +210,7 @@ def test_a_blind_critic_answers_before_it_sees_the_work_and_then_sees_both() -> 
 
 def test_a_blind_answer_that_cannot_be_read_is_not_shown() -> None:
     table = {"solution": RIGHT, "blind": "what ?", "evaluation": "x", "scoring": "3"}
-    options = {"blind": True}
+    options = {"answer_first": True}
     (episode,) = discuss(comas.method, pick.task, table, QUESTIONS[:1], options=options)
     by_role = {said.role: said for said in episode.turns}
     assert by_role["blind"].info["readable"] is False
@@ -225,7 +225,7 @@ def test_without_criticism_a_blind_scorer_sees_both() -> None:
     }
     task = replace(pick.task, wording=wording)
     table = {"solution": RIGHT, "blind": OTHER, "scoring": "<score>3</score>"}
-    options = {"blind": True, "evaluate": False}
+    options = {"answer_first": True, "evaluate": False}
     (episode,) = discuss(comas.method, task, table, QUESTIONS[:1], options=options)
     by_role = {said.role: said for said in episode.turns}
     assert by_role["blind"].agent == by_role["scoring"].agent != by_role["solution"].agent

@@ -105,7 +105,7 @@ def test_without_a_task_they_have_one_of_their_own(name: str) -> None:
     resolved = runs.planned([f"method={name}"])
     assert resolved.task.name == "tictactoe"
     assert list(resolved.config.agents) == ["a0"]
-    assert resolved.config.hosts["home"].base == "seed-games"
+    assert resolved.config.hosts["home"].base == "tiny-games"
     named = runs.planned([f"method={name}", "task=kuhn", "agents=2"])
     assert named.task.name == "kuhn"
     assert list(named.config.agents) == ["a0", "a1"]

@@ -199,5 +199,5 @@ def test_no_width_ends_a_step() -> None:
 @pytest.mark.parametrize("method", [ssp.method, dr_zero.method, agent0.method, spell.method])
 def test_they_bring_their_world(method: Method) -> None:
     assert method.task == "facts"
-    assert method.base == "seed-facts"
+    assert method.base == "tiny-facts"
     assert method.measure is not None

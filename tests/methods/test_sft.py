@@ -30,12 +30,12 @@ from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.tasks import demonstrations, pick
 from comas.testing import Recorded, Scripted, check_method, replay, scripted_team
-from comas.types import Ask, Episode, Payoff, Question, UserMistake
+from comas.types import Ask, Episode, TurnReward, Question, UserMistake
 from tests.support.adapters import fill
 from tests.support.command import run
 from tests.support.learning import host_of, say
 from tests.support.runs import SMALL
-from tools.seed.teach import make_model, make_tokenizer
+from tools.tiny.teach import make_model, make_tokenizer
 
 TOLD = [
     ("solution", "solve 1 2 4 5 -> 7", "1 + 2 = 3 + 4 = 7"),
@@ -79,7 +79,7 @@ def learn_by_telling(learner: Any) -> dict[str, float]:
     ]
     scene = Scene(sft.method, demonstrations.task, [Member("a", host, "p")], 0, keep=True)
     episodes = run_sync(play_all(scene, questions, 0))
-    paid = [Payoff(turn.id, 1.0) for episode in episodes for turn in episode.turns]
+    paid = [TurnReward(turn.id, 1.0) for episode in episodes for turn in episode.turns]
     stats = run_sync(host.learn({"p": paid}, 1.0)).policies["p"]
     host.close()
     return stats
@@ -154,8 +154,8 @@ def test_told_words_beside_sampled_ones_change_no_gap(untaught: Path) -> None:
         await say(host, "t2", "b")
         messages = [{"role": "user", "content": TOLD[0][1]}]
         await host.tell(Ask("t3", "a", messages, "solution", True), TOLD[0][2])
-        both = [Payoff("t1", 1.0, "g"), Payoff("t3", 0.0, "g")]
-        learned = await host.learn({"a": both, "b": [Payoff("t2", 1.0)]}, 1.0)
+        both = [TurnReward("t1", 1.0, "g"), TurnReward("t3", 0.0, "g")]
+        learned = await host.learn({"a": both, "b": [TurnReward("t2", 1.0)]}, 1.0)
         return learned.policies["a"]
 
     stats = run_sync(play())

@@ -180,7 +180,7 @@ def test_readers_are_not_paid_where_nothing_is_borne_out() -> None:
 
 def test_it_brings_its_world() -> None:
     assert agent0_vl.method.task == "facts"
-    assert agent0_vl.method.base == "seed-facts"
+    assert agent0_vl.method.base == "tiny-facts"
     assert (
         set(agent0_vl.method.rewarded)
         == set(agent0_vl.method.kl)

@@ -333,7 +333,7 @@ def test_sealed_weights_have_the_rights_that_the_umask_leaves(
 
 
 def test_policies_of_one_host_share_a_tokenizer() -> None:
-    seed, repair = place_of_model("seed"), place_of_model("seed-repair")
+    seed, repair = place_of_model("tiny"), place_of_model("tiny-repair")
     load_models({"a": seed, "b": seed})
-    with pytest.raises(UserMistake, match=r"of policy b has another tokenizer than .*seed'"):
+    with pytest.raises(UserMistake, match=r"of policy b has another tokenizer than .*tiny'"):
         load_models({"a": seed, "b": repair})

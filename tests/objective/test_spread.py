@@ -14,7 +14,7 @@ from comas.objective.spread import centred, is_flat, standardised
 from comas.training.metrics import signal_in
 from comas.types import Row, Turn
 
-BELIEVED = [2.670967057821462, 2.670967074206874]
+P_TRUE = [2.670967057821462, 2.670967074206874]
 """Expected marks of the same belief, weighed in two batches of bfloat16."""
 
 
@@ -46,7 +46,7 @@ def turns(rewards: list[float]) -> list[Turn]:
 @pytest.mark.parametrize(
     "values",
     [
-        BELIEVED,
+        P_TRUE,
         [1 - 2 / 3, 2 / 3 - 1 / 3, 1 / 3],
         [0.1 + 0.2, 0.3] * 4,
         [2 * min(0.3, 0.7), 2 * min(0.7, 1 - 0.7)],

@@ -13,7 +13,7 @@ from comas.evaluation.preflight import (
     LEVEL,
     MODES,
     Preflight,
-    Verdict,
+    Judgement,
     advice,
     judged,
     pairs_needed,
@@ -36,7 +36,7 @@ def said_of(
             labels |= {f"{place}{side}": rng.random() < right for side in (True, False)}
     judges = []
     for way in MODES:
-        verdicts: list[Verdict] = []
+        verdicts: list[Judgement] = []
         for place in range(dissenting):
             better = labels.get(f"{place}True", True)
             if labels and better == labels[f"{place}False"]:
@@ -45,7 +45,7 @@ def said_of(
             high, low = (rng.uniform(0.5, 1), rng.uniform(0, 0.5)) if graded else (1.0, 0.0)
             for side in (True, False):
                 value = high if side == first else low
-                verdicts.append(Verdict(place, f"{place}{side}", side, value))
+                verdicts.append(Judgement(place, f"{place}{side}", side, value))
         judges.append(judged(way, verdicts, labels or None))
     found = replace(EMPTY, judges=judges, questions=max(1, 2 * dissenting))
     comas = {f"comas {form}" for form in FORMS}

@@ -24,7 +24,7 @@ from comas.evaluation.preflight import (
     Advice,
     Judged,
     Preflight,
-    Verdict,
+    Judgement,
     advice,
     examined,
     information,
@@ -57,10 +57,10 @@ QUESTIONS = [
 WRONG = "4 + 6 = 10 + 1 = 11"
 
 
-def verdicts(*pairs: tuple[float | None, float | None]) -> list[Verdict]:
+def verdicts(*pairs: tuple[float | None, float | None]) -> list[Judgement]:
     """Of work with the majority's answer, and with the rarest, one pair a question."""
     return [
-        Verdict(place, f"{place}{side}", side, value)
+        Judgement(place, f"{place}{side}", side, value)
         for place, values in enumerate(pairs)
         for side, value in zip((True, False), values, strict=True)
     ]
@@ -82,8 +82,8 @@ def test_judges_that_part_the_two_and_judges_that_do_not() -> None:
 
 
 def test_beliefs_are_cut_at_their_median_so_that_their_level_says_nothing() -> None:
-    low = judged("believed", verdicts((0.02, 0.01), (0.04, 0.01), (0.03, 0.02)))
-    high = judged("believed", verdicts((0.92, 0.91), (0.94, 0.91), (0.93, 0.92)))
+    low = judged("p_true", verdicts((0.02, 0.01), (0.04, 0.01), (0.03, 0.02)))
+    high = judged("p_true", verdicts((0.92, 0.91), (0.94, 0.91), (0.93, 0.92)))
     assert low.j is not None
     assert high.j is not None
     assert low.j.mean == high.j.mean == pytest.approx(2 / 3)
@@ -109,7 +109,7 @@ def test_information_is_the_squared_correlation_of_verdict_and_side() -> None:
 def test_labels_say_how_far_judges_tell_right_from_wrong() -> None:
     said = verdicts((0.9, 0.1), (0.2, 0.8))
     right = {"0True": True, "0False": False, "1True": False, "1False": True}
-    found = judged("believed", said, right)
+    found = judged("p_true", said, right)
     assert found.against_truth == 1.0
     assert found.prefers is not None
     assert found.prefers.mean == 0.5
@@ -166,10 +166,10 @@ def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
     assert found.truth["single"] > 0.5
     judges = ways(found)
     assert judges["said"].unreadable == 1.0
-    assert judges["believed"].against_truth == 1.0
+    assert judges["p_true"].against_truth == 1.0
     said = {one.method: one for one in found.methods}
-    assert said["comas score=said evaluate=false"].verdict == "not known"  # of so few verdicts
-    assert "verdicts cannot be read" in said["comas score=said evaluate=false"].why
+    assert said["comas score=text evaluate=false"].verdict == "not known"  # of so few verdicts
+    assert "verdicts cannot be read" in said["comas score=text evaluate=false"].why
     json.dumps(found.record())
 
 
@@ -194,7 +194,7 @@ def test_a_team_that_always_says_the_same_has_nothing_to_vote_on() -> None:
     found = scripted(lambda prompt, seed: WRONG)
     said = {one.method: one.verdict for one in found.methods}
     assert said["ttrl"] == said["comas_votes"] == "will not"
-    assert said["comas score=believed evaluate=false"] == "not known"
+    assert said["comas score=p_true evaluate=false"] == "not known"
     assert found.dissent == 0.0
     assert any("intervals" in note for note in found.notes)
 
@@ -209,10 +209,10 @@ def test_advice_follows_intervals() -> None:
             for one in found.judges
         ]
         advices = advice(replace(found, judges=judges))
-        return next(a for a in advices if a.method == "comas score=believed evaluate=false")
+        return next(a for a in advices if a.method == "comas score=p_true evaluate=false")
 
     assert believed(0.6, 0.9).verdict == "can learn"
-    assert "preset=believed" in believed(0.6, 0.9).why
+    assert "preset=p_true" in believed(0.6, 0.9).why
     assert believed(0.4, 0.7).verdict == "not known"
     assert "blind" not in believed(0.4, 0.7).why
     assert believed(0.1, 0.3).verdict == "will not"
@@ -222,8 +222,8 @@ def test_advice_follows_intervals() -> None:
 
 
 def test_the_seed_team_is_the_same_each_time() -> None:
-    first = preflight("seed", questions=6, answers=4)
-    again = preflight("seed", questions=6, answers=4)
+    first = preflight("tiny", questions=6, answers=4)
+    again = preflight("tiny", questions=6, answers=4)
     facts = [replace(one, seconds=0.0, step_minutes=0.0).record() for one in (first, again)]
     assert json.dumps(facts[0]) == json.dumps(facts[1])
     assert comas.preflight is preflight
@@ -232,7 +232,7 @@ def test_the_seed_team_is_the_same_each_time() -> None:
 def test_the_command_prints_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["preflight", "seed", "--questions", "3", "--answers", "3", "--json"]
+    words = ["preflight", "tiny", "--questions", "3", "--answers", "3", "--json"]
     assert run(words, monkeypatch) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"questions", "readable", "dissent", "judges", "truth", "methods"} <= set(found)
@@ -244,9 +244,9 @@ def test_the_command_prints_one_object(
     ("words", "says"),
     [
         (["nowhere-at-all"], "nowhere-at-all"),
-        (["seed", "task=nothing"], "nothing"),
-        (["seed", "stepz=3"], "stepz"),
-        (["seed", "--questions", "0"], "questions"),
+        (["tiny", "task=nothing"], "nothing"),
+        (["tiny", "stepz=3"], "stepz"),
+        (["tiny", "--questions", "0"], "questions"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -264,10 +264,10 @@ def test_mistakes_are_one_line(
 def test_the_command_prints_tables_for_people(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["preflight", "seed", "--questions", "4", "--answers", "3"], monkeypatch) == 0
+    assert run(["preflight", "tiny", "--questions", "4", "--answers", "3"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "questions with dissent" in said
-    assert "believed after criticism" in said
+    assert "p_true after criticism" in said
     assert "rlvr: " in said
 
 
@@ -278,7 +278,7 @@ def test_ctrl_c_is_told_in_a_word(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("comas.cli.preflight.run_preflight", interrupted)
-    assert run(["preflight", "seed"], monkeypatch) == 130
+    assert run(["preflight", "tiny"], monkeypatch) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
@@ -290,7 +290,7 @@ def test_a_server_that_tells_no_tokens_costs_nothing_but_the_minutes(
     assert found.tokens == 0
     assert found.record()["step_minutes"] is None
     monkeypatch.setattr("comas.cli.preflight.run_preflight", lambda *_: found)
-    assert run(["preflight", "seed"], monkeypatch) == 0
+    assert run(["preflight", "tiny"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert re.search(r"eight times +not known", said)
 
@@ -305,14 +305,14 @@ def test_how_far_it_is_is_told_while_it_asks(
         def working(self, progress: Progress) -> None:
             heard.append(progress)
 
-    found = run_preflight(["seed"], {"threads": 1}, 4, 2, False, Listening())
+    found = run_preflight(["tiny"], {"threads": 1}, 4, 2, False, Listening())
     assert found.questions == 4
     assert [heard[0].stage, heard[1].stage] == ["loading", "asking"]
     assert amount(heard[1]) == "0 of at most 60 replies"
     display = Display(Console(file=StringIO(), width=200, force_terminal=True))
     display.working(heard[1])
     assert display.bars.tasks[0].description == "asking"
-    assert run(["preflight", "seed", "--questions=4", "--answers=2"], monkeypatch) == 0
+    assert run(["preflight", "tiny", "--questions=4", "--answers=2"], monkeypatch) == 0
     said = capsys.readouterr().out
     assert "loading the models" in said
     assert "note: asking 4 questions of pick, 2 times each" in said
@@ -341,7 +341,7 @@ def test_a_run_whose_name_looks_like_a_key_is_a_run(
 @pytest.mark.parametrize("count", [{"answers": 2.5}, {"questions": 3.0}, {"answers": True}])
 def test_counts_are_whole_numbers(count: dict[str, Any]) -> None:
     with pytest.raises(UserMistake, match="is no whole number"):
-        preflight("seed", **count)
+        preflight("tiny", **count)
 
 
 def test_a_server_that_cannot_weigh_is_refused_before_answers_are_bought(serve: Any) -> None:
@@ -370,4 +370,4 @@ def test_a_folder_whose_name_looks_like_a_key_is_a_base(
 def test_a_team_without_questions_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comas.evaluation.preflight.loaded", lambda *_, **__: list[Question]())
     with pytest.raises(UserMistake, match="no training question"):
-        preflight("seed")
+        preflight("tiny")

@@ -36,7 +36,7 @@ def nothing_judged() -> Preflight:
     open_ended = Interval(0.5, float("-inf"), float("inf"), 1)
     other = Judged("expected", 1, 2, 0.0, 0.5, 0.5, open_ended, open_ended, 0.0)
     return Preflight(
-        team=["seed"],
+        team=["tiny"],
         task="pick",
         questions=1,
         answers=3,
@@ -69,25 +69,25 @@ def test_what_is_no_number_is_null_in_json() -> None:
 def test_the_object_of_a_team_without_dissent_is_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["preflight", "seed", "temperature=0.01", "--questions", "1", "--answers", "2"]
+    words = ["preflight", "tiny", "temperature=0.01", "--questions", "1", "--answers", "2"]
     assert run([*words, "--json"], monkeypatch) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(line, parse_constant=refused)["dissent"] == 0.0
 
 
 def test_keys_are_the_same_in_python_and_on_the_command_line() -> None:
-    flat = preflight("seed", **SMALL, task_options__largest=12, room__solution=16)
-    table = preflight("seed", **SMALL, task_options={"largest": 12}, room={"solution": 16})
+    flat = preflight("tiny", **SMALL, task_options__largest=12, room__solution=16)
+    table = preflight("tiny", **SMALL, task_options={"largest": 12}, room={"solution": 16})
     assert flat.judges == table.judges
     assert flat.example == table.example
     with pytest.raises(UserMistake, match=r"room\.solution = None"):
-        preflight("seed", **SMALL, room={"solution": None})
+        preflight("tiny", **SMALL, room={"solution": None})
 
 
 def test_keys_have_the_types_of_their_values_where_bases_are_mixed() -> None:
-    team = team_of(["seed", "seed-b"], {"task_options.largest": 12, "temperature": 0.5})
+    team = team_of(["tiny", "tiny-b"], {"task_options.largest": 12, "temperature": 0.5})
     try:
-        assert team.bases() == ["seed", "seed-b"]
+        assert team.bases() == ["tiny", "tiny-b"]
         assert team.config.task_options["largest"] == 12
         assert team.config.temperature == 0.5
         assert [member.host.name for member in team.members] == ["m0", "m1"]
@@ -113,7 +113,7 @@ def test_tasks_without_answers_to_compare_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["preflight", "seed", f"task={task(tmp_path)}"], monkeypatch) == 2
+    assert run(["preflight", "tiny", f"task={task(tmp_path)}"], monkeypatch) == 2
     *notes, last = capsys.readouterr().err.splitlines()
     assert says in last
     assert not any("asking" in note for note in notes)
@@ -139,4 +139,4 @@ def test_a_verifier_of_ones_own_that_breaks_down_is_told_in_a_line(
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text(BROKEN)
     with pytest.raises(UserMistake, match=r"verify failed in broken.py line 8: KeyError"):
-        preflight("seed", task="./broken.py", threads=1, **SMALL)
+        preflight("tiny", task="./broken.py", threads=1, **SMALL)

@@ -79,7 +79,7 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
     team = load(out)
     try:
         assert team.discuss("12 7 3 5 -> 22").error is None
-        assert team.bases() == [f"big-model at {server.url}", "seed"]
+        assert team.bases() == [f"big-model at {server.url}", "tiny"]
     finally:
         team.close()
     with pytest.raises(UserMistake, match="in the place of what was trained"):
@@ -179,7 +179,7 @@ def test_what_may_not_be_changed_is_refused_in_one_line_and_nothing_is_touched(
         f'[hosts.judge]\nbase = "m"\napi = "{server.url}"\nbudget_tokens = 1\nconcurrency = 1\n'
     )
     with pytest.raises(UserMistake, match="its budget is spent"):
-        evaluated(EvaluationPlan(["api.toml", "seed"], limit=3), tmp_path / "eval")
+        evaluated(EvaluationPlan(["api.toml", "tiny"], limit=3), tmp_path / "eval")
     asked = len(server.asked)
     folders = (("run", "config.toml"), ("eval", "evaluation.json"))
     for (pair, words), (folder, config) in itertools.product(REFUSED, folders):
@@ -356,7 +356,7 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
         "eval",
         "r",
         "far.toml",
-        "seed",
+        "tiny",
         "--setups",
         "single,vote:votes=2",
         "--limit",
@@ -379,14 +379,14 @@ def test_a_run_and_a_model_behind_an_api_in_one_evaluation(
     cells = {(c["system"], c["setup"]): c for c in report["cells"]}
     assert len(cells) == 6
     for setup in ("single", "vote:votes=2"):  # the same model here and there
-        here = cells["seed", setup]
+        here = cells["tiny", setup]
         there = cells["far.toml", setup]
         assert [here[k] for k in ("n", "right", "wrong", "tokens")] == [
             there[k] for k in ("n", "right", "wrong", "tokens")
         ]
     assert {(d["first"]["system"], d["second"]["system"]) for d in report["systems"]} == {
         ("r", "far.toml"),
-        ("r", "seed"),
+        ("r", "tiny"),
     }
     assert [(o["run"], o["exact"] is None) for o in report["overlap"]] == [("r", False)]
     (tmp_path / "far.toml").unlink()  # what was meant is written down

@@ -110,28 +110,28 @@ def test_what_is_not_equal_is_measured_by_itself(untaught: Path) -> None:
     same = {f"home/a{i}": str(untaught) for i in range(3)}
     assert of(same, base) == {"a0": "a0", "a1": "a0", "a2": "a0"}
     assert of({**same, "home/a1": "trained"}, base) == {"a0": "a0", "a1": "a1", "a2": "a0"}
-    seeds = {f"home/a{i}": "seed" for i in range(3)}
+    seeds = {f"home/a{i}": "tiny" for i in range(3)}
     assert of(seeds) == {"a0": "a0", "a1": "a0", "a2": "a0"}  # trained whole: equal before that
     assert of(seeds, "hosts.home.learner=adapters") == {"a0": "a0", "a1": "a0", "a2": "a0"}
     persona = "agents={a0={}, a1={system='You doubt.'}, a2={system='You doubt.'}}"
     assert of(same, base, persona) == {"a0": "a0", "a1": "a1", "a2": "a1"}
 
 
-def test_fewer_questions_are_asked_off_the_seed_models(untaught: Path) -> None:
+def test_fewer_questions_are_asked_off_the_shipped_models(untaught: Path) -> None:
     for keys, questions in [
         ([], 512),
         (["hosts.home.learner=adapters"], 512),
         ([f"hosts.home.base={untaught}"], 128),
-        ([f"agents.a0.base={untaught}", "agents.a1.base=seed", "hosts.home.learner=full"], 128),
+        ([f"agents.a0.base={untaught}", "agents.a1.base=tiny", "hosts.home.learner=full"], 128),
         ([f"hosts.home.base={untaught}", "test_questions=0"], 0),
         (["test_questions=7"], 7),
     ]:
         assert runs.planned(["lr=1e-3", *keys]).config.test_questions == questions
 
 
-def test_runs_of_seed_models_have_the_seed_defaults(tmp_path: Path) -> None:
+def test_runs_of_shipped_models_have_the_seed_defaults(tmp_path: Path) -> None:
     keys = {"lr": 1e-3, "agents": 1, "steps": 0, "test_questions": 0}
-    trained = run_of(tmp_path / "r", "seed", **keys)  # type: ignore[arg-type]
+    trained = run_of(tmp_path / "r", "tiny", **keys)  # type: ignore[arg-type]
     config = runs.planned([f"hosts.home.base={trained.path}", "agents.a0.host=home"]).config
     assert (
         config.test_questions,
@@ -239,8 +239,8 @@ def test_questions_that_cannot_be_read_are_told_before_a_model_is_looked_at(
     [
         ["train", "--dry-run"],
         ["train", "task=gsm8k", "data=nowhere"],
-        ["eval", "seed", "--tasks", "pick", "--limit", "2"],
-        ["eval", "seed", "--tasks", "gsm8k", "--data", "nowhere"],
+        ["eval", "tiny", "--tasks", "pick", "--limit", "2"],
+        ["eval", "tiny", "--tasks", "gsm8k", "--data", "nowhere"],
     ],
 )
 def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(

@@ -69,7 +69,7 @@ def test_a_judge_that_always_believes_the_same_moves_no_weight(
     run = tmp_path / "run"
     comas.train(
         out=str(run),
-        preset="believed",
+        preset="p_true",
         steps=2,
         questions=4,
         samples=4,

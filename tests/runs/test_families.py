@@ -33,7 +33,7 @@ from comas.team.build import run_sync
 from comas.testing import FAMILIES as SHAPES
 from comas.testing import replay
 from comas.training.start import resume_async
-from comas.types import Episode, Method, Payoff, Question, Sampling, UserMistake
+from comas.types import Episode, Method, TurnReward, Question, Sampling, UserMistake
 from tests.support import runs
 from tests.support.families import FAMILIES, family_model, family_tokenizer
 from tests.support.runs import Killed, essence
@@ -363,7 +363,7 @@ def test_thoughts_are_trained_on_and_read_by_nobody_else(family: str) -> None:
     assert "SECRET" not in str(episode.answer)
     assert episode_of(episode_record(episode)) == episode
     paid = [t for t in episode.turns if t.reward is not None]
-    payoffs = [Payoff(t.id, t.reward or 0.0) for t in paid]
+    payoffs = [TurnReward(t.id, t.reward or 0.0) for t in paid]
     asyncio.run(host.learn({"p": payoffs}, 1.0))
     close = parrot.chat.tokenizer.convert_tokens_to_ids("</think>")
     for row, turn in zip(parrot.rows, paid, strict=True):
@@ -537,7 +537,7 @@ def test_a_team_of_two_families_trains_resumes_and_answers(tmp_path: Path) -> No
     }
     setting: Any = {**hosts, "hosts__b__lr": 1e-3, "agents": 3}
     # with beliefs, which two hosts weigh in batches that depend on timing
-    setting["preset"] = "believed"
+    setting["preset"] = "p_true"
 
     class Killing(Hook):
         def step(self, metrics: Any, episodes: Any) -> None:

@@ -58,7 +58,7 @@ def test_verdicts_are_agreement_of_two_samples_and_no_label(example: Any) -> Non
 
 def test_what_it_writes_is_learnt_and_played_on(example: Any, tmp_path: Path, tiny: Path) -> None:
     file = tmp_path / "judges.jsonl"
-    example.main("seed", "pick", str(file))
+    example.main("tiny", "pick", str(file))
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert {row["role"] for row in rows} == {"evaluation", "scoring"}
     result = comas.train(

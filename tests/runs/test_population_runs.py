@@ -301,7 +301,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
         ["agents.b.rank is 3", "agents.a.rank, of the same policy p, is 2"],
     ),
     (
-        ["agents.a.base=seed", "agents.b.host=home", "hosts.home.learner=adapters"],
+        ["agents.a.base=tiny", "agents.b.host=home", "hosts.home.learner=adapters"],
         [
             "agents a and b of host home start from",
             "adapters share one base",
@@ -439,7 +439,7 @@ def test_an_adapter_keeps_its_shape_and_its_base(
     whole: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = whole.path / "checkpoints" / "step-3"
-    for name, base in (("gone", "./nowhere"), ("seeds", "seed")):
+    for name, base in (("gone", "./nowhere"), ("seeds", "tiny")):
         shutil.copytree(folder / "b", tmp_path / name)
         told = json.loads((folder / "b" / "adapter_config.json").read_text())
         (tmp_path / name / "adapter_config.json").write_text(

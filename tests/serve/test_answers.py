@@ -1,4 +1,4 @@
-"""What clients of OpenAI's API get from a team: the shipped seed model, asked by the `openai`
+"""What clients of OpenAI's API get from a team: the shipped tiny model, asked by the `openai`
 client.
 """
 
@@ -25,7 +25,7 @@ ALL = ["single", "autogen", "debate", "refine", "steps", "vote", "game"]
 
 @pytest.fixture(scope="module")
 def team() -> Iterator[Team]:
-    team = system_team("seed", ["agents=3", "threads=1"])
+    team = system_team("tiny", ["agents=3", "threads=1"])
     yield team
     team.close()
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_played_is_no_model() -> None:
     with pytest.raises(UserMistake, match="task kuhn is a game, and what clients ask is a"):
         models_of(scripted(said, "task=kuhn", "method=spiral"))
     with pytest.raises(UserMistake, match="task mix cannot read an answer to a question that is"):
-        models_of(scripted(said, "task=mix", "base=seed"))
+        models_of(scripted(said, "task=mix", "base=tiny"))
 
 
 def test_one_of_different_agents_is_drawn_or_named() -> None:

@@ -46,7 +46,7 @@ def program(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def team() -> Iterator[Team]:
-    team = system_team("seed", GREEDY)
+    team = system_team("tiny", GREEDY)
     yield team
     team.close()
 
@@ -61,7 +61,7 @@ def served(team: Team) -> Iterator[Running]:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
     """Setup -> the cell of `comas eval` of the same questions."""
     setups = ["single", "debate"]
-    plan = EvaluationPlan(["seed"], limit=QUESTIONS, setups=setups, settings=settings_of(GREEDY))
+    plan = EvaluationPlan(["tiny"], limit=QUESTIONS, setups=setups, settings=settings_of(GREEDY))
     found = run_sync(EvaluationRun.create(plan, str(tmp_path_factory.mktemp("e") / "e")).go())
     cells = {cell["setup"]: cell for cell in found["cells"]}
     assert 0 < cells["single"]["right"] < QUESTIONS

@@ -20,7 +20,7 @@ from tests.support.serving import Running, running
 PUZZLE = [{"role": "user", "content": "10 5 6 9 -> 24"}]
 TEAM = """
 [hosts.home]
-base = "seed"
+base = "tiny"
 
 [hosts.judge]
 base = "big-model"

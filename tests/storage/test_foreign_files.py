@@ -393,15 +393,15 @@ def test_what_has_gone_meanwhile_is_not_held(
 
 def test_evaluations_from_python_ask_once_and_refuse_keys_of_training(tmp_path: Path) -> None:
     found = comas.evaluate(
-        "seed", setups="single,single", tasks="pick,pick", limit=3, out=tmp_path / "e", agents=1
+        "tiny", setups="single,single", tasks="pick,pick", limit=3, out=tmp_path / "e", agents=1
     )
     (cell,) = found.cells
     assert (cell["n"], cell["runs"]) == (3, 1)
     assert "seed pick single: " in repr(found)
     for odd in ({"steps": 3}, {"temperature": 0.1}, {"limit": -5}, {"setups": []}):
         with pytest.raises(UserMistake, match=next(iter(odd))):
-            comas.evaluate("seed", **odd)
-    short = comas.evaluate("seed", limit=2, out=tmp_path / "f", agents=1, room={"solution": 2})
+            comas.evaluate("tiny", **odd)
+    short = comas.evaluate("tiny", limit=2, out=tmp_path / "f", agents=1, room={"solution": 2})
     assert short.cells[0]["right"] == 0
-    (same,) = comas.compare("seed", "seed-b", limit=4, out=tmp_path / "g", agents=1)
+    (same,) = comas.compare("tiny", "tiny-b", limit=4, out=tmp_path / "g", agents=1)
     assert same.verdict in ("better", "worse", "none shown")

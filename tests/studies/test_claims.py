@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from comas.studies.cells import Row, figure_at
+from comas.studies.cells import CellResult, figure_at
 from comas.studies.file import StudyFile
 from comas.studies.report import Declared, Report, p_of, verdicts_of
 
@@ -23,9 +23,9 @@ def study(*claims: dict[str, object], seeds: int = 3) -> StudyFile:
     return StudyFile.model_validate(keys)
 
 
-def rows(**values: list[float | None]) -> list[Row]:
+def rows(**values: list[float | None]) -> list[CellResult]:
     return [
-        Row(name, seed, "", "done" if value is not None else "failed", "", _values(value))
+        CellResult(name, seed, "", "done" if value is not None else "failed", "", _values(value))
         for name, listed in values.items()
         for seed, value in enumerate(listed)
     ]
@@ -61,7 +61,7 @@ def test_p_is_that_of_a_one_sided_paired_t_test() -> None:
 def test_whole_numbers_are_claimed_about_like_others() -> None:
     """A difference of two whole numbers is one, and was taken for the name of what is missing."""
     cells = [
-        Row(name, seed, "", "done", "", {"tokens": tokens + seed})
+        CellResult(name, seed, "", "done", "", {"tokens": tokens + seed})
         for name, tokens in (("a", 900), ("b", 1_400))
         for seed in range(3)
     ]
@@ -111,7 +111,7 @@ def test_a_claim_may_be_contradicted_and_one_seed_says_nothing() -> None:
 
 def test_a_claim_may_compare_with_a_number_or_another_measure() -> None:
     values = {"accuracy": 0.8, "before": 0.2}
-    both = [Row("a", seed, "", "done", "", values) for seed in range(3)]
+    both = [CellResult("a", seed, "", "done", "", values) for seed in range(3)]
     of_two = {"right": "a", "right_measure": "before"}
     number, measure = verdicts_of(study({"right": 0.5}, of_two), both)
     assert number.difference is not None

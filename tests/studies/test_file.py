@@ -130,7 +130,7 @@ def test_a_grid_is_a_product_with_names() -> None:
 def test_own_keys_take_the_place_of_common_tables_and_values() -> None:
     common = {"kl": {"solution": 0.1, "scoring": 0.5}, "agents": 4, "lr": 1.0}
     assert over(common, {"kl": {}}) == {"agents": 4, "lr": 1.0, "kl": {}}
-    own = {"agents": {"a0": {"base": "seed"}}, "kl": {"solution": 0}}
+    own = {"agents": {"a0": {"base": "tiny"}}, "kl": {"solution": 0}}
     assert over(common, own) == {
         "kl": {"solution": 0, "scoring": 0.5},
         "lr": 1.0,
@@ -168,7 +168,7 @@ def test_places_are_those_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(studies)
     (setting,) = Study.read(tmp_path / "s.toml").settings
     assert setting.keys["method"] == str(tmp_path / "mine.py")
-    assert setting.keys["threads"] == 1  # seed models
+    assert setting.keys["threads"] == 1  # tiny models
 
 
 def test_what_a_method_of_ones_own_says_is_part_of_a_setting(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ async def given_up(asking: Coroutine[Any, Any, Any], server: Endpoint) -> None:
 
 
 MIXED = {
-    "hosts": {"home": {"base": "seed"}, "judge": {"base": "big-model", "key_env": "JUDGE_KEY"}},
+    "hosts": {"home": {"base": "tiny"}, "judge": {"base": "big-model", "key_env": "JUDGE_KEY"}},
     "agents": {
         "ann": {"roles": ["solution"]},
         "bob": {"roles": ["solution"]},
@@ -248,7 +248,7 @@ def no_secret(run: Path) -> None:
 
 @pytest.fixture(name="seed_model")
 def seed_behind() -> Iterator[Act]:
-    """Answers as the shipped seed model does, so that what is said means something."""
+    """Answers as the shipped tiny model does, so that what is said means something."""
     team = team_of(agents=1, threads=1)
     gate = ThreadPoolExecutor(1)  # a local host belongs to one loop at a time
 

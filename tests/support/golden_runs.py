@@ -31,7 +31,7 @@ from comas.evaluation.spec import EvaluationPlan
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.whole import FullLearner
 from comas.machine import process_facts
-from comas.models.sources import seed_models
+from comas.models.sources import shipped_models
 from comas.seams import TIE
 from comas.storage.run import Run
 from comas.sync import run_sync
@@ -60,7 +60,7 @@ ADAPTERS: dict[str, Any] = {
     "hosts__home__max_rows": 64,
     "hosts__home__checkpointing": False,
 }
-EVALUATION = EvaluationPlan(["seed"], (), ("single", "vote:votes=3"), 24)
+EVALUATION = EvaluationPlan(["tiny"], (), ("single", "vote:votes=3"), 24)
 CLOCKS = ("folder", "seconds")
 """Keys of a report that say where and how fast it was made."""
 
@@ -95,7 +95,7 @@ def play() -> dict[str, Any]:
     """Play the golden runs in this process."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        base = shutil.copytree(seed_models()["seed"], folder / "base")
+        base = shutil.copytree(shipped_models()["tiny"], folder / "base")
         return {
             "made_by": made_by(),
             "default": trained(folder / "default", DEFAULT),

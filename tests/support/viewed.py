@@ -156,7 +156,7 @@ def viewed_run(folder: Path, steps: int = 3) -> Run:
 def evaluation(folder: Path) -> Path:
     """An evaluation's folder with a game of each hostile text."""
     (folder / "answers").mkdir(parents=True)
-    (folder / "evaluation.json").write_text(json.dumps({"systems": ["seed"]}))
+    (folder / "evaluation.json").write_text(json.dumps({"systems": ["tiny"]}))
     games = []
     for place, text in enumerate(HOSTILE):
         one = discussion(0, place, right=True, score=3, text=text)
@@ -188,7 +188,7 @@ def evaluation(folder: Path) -> Path:
         "n": 16,
         "tokens": 99,
     }
-    side = {"label": "seed", "setup": "single"}
+    side = {"label": "tiny", "setup": "single"}
     pair = {
         "task": "pick",
         "first": side,

@@ -1,5 +1,5 @@
 """The embedded puzzles: splits, difficulty, reading, showing and judging answers in both forms; the
-seed models' words.
+tiny models' words.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from comas.game.prompts import defuse
 from comas.tasks import pick
 from comas.testing.tasks import HOLES
 from comas.types import Question, UserMistake
-from tools.seed.course import POSING_WORDS, VOCABULARY, Course
-from tools.seed.demonstrations import demonstration
+from tools.tiny.course import POSING_WORDS, VOCABULARY, Course
+from tools.tiny.demonstrations import demonstration
 
 TWO = pick.make_question((8, 14, 4, 7), 12, "two")
 THREE = pick.make_question((10, 5, 6, 9), 24, "three")
@@ -179,7 +179,7 @@ def test_mistakes_are_named(split: str, options: dict, said: str) -> None:
 
 
 @pytest.mark.parametrize("form", pick.CHOSEN)
-def test_the_seed_models_know_every_word_that_the_task_puts_to_them(form: str) -> None:
+def test_the_shipped_models_know_every_word_that_the_task_puts_to_them(form: str) -> None:
     """Wording filled with real questions, work and criticism as peers see them; defused marks
     included.
     """

@@ -170,7 +170,7 @@ def resolved(tiny: object, *pairs: str) -> Config:
     return runs.planned(["task=sums", f"base={tiny}", *pairs]).config
 
 
-def test_other_bases_get_the_recipe_and_seed_models_do_not(tiny: object) -> None:
+def test_other_bases_get_the_recipe_and_shipped_models_do_not(tiny: object) -> None:
     config = resolved(tiny, "method=rlvr")
     assert (config.steps, config.questions, config.temperature) == (20, 24, 0.8)
     assert config.lr == 3e-4
@@ -181,5 +181,5 @@ def test_other_bases_get_the_recipe_and_seed_models_do_not(tiny: object) -> None
     assert (config.steps, config.questions) == (20, 48)
     again = plan(checked(config.model_dump())).config
     assert again == config
-    config = resolved("seed", "method=rlvr")
+    config = resolved("tiny", "method=rlvr")
     assert (config.steps, config.questions, config.temperature) == (180, 48, 1.0)

@@ -47,5 +47,5 @@ def test_measurements_and_configs() -> None:
     interval = {"mean": 0.5, "low": 0.25, "high": float("inf"), "n": 4}
     figures = figures_of({"before": interval})
     assert figures == {"before/mean": 0.5, "before/low": 0.25, "before/n": 4}
-    config = {"steps": 3, "hosts": {"home": {"base": "seed"}}, "betas": [0.9, 0.95], "room": {}}
-    assert of_config(config) == {"steps": 3, "hosts.home.base": "seed", "betas": "[0.9, 0.95]"}
+    config = {"steps": 3, "hosts": {"home": {"base": "tiny"}}, "betas": [0.9, 0.95], "room": {}}
+    assert of_config(config) == {"steps": 3, "hosts.home.base": "tiny", "betas": "[0.9, 0.95]"}

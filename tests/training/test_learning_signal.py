@@ -130,7 +130,7 @@ def test_a_judge_that_does_not_keep_the_format_is_shown() -> None:
     (note,) = news(signs(), 4, episodes(said))
     assert note.startswith("step 5: 3 of 3 replies as scoring cannot be read, such as '... ")
     assert (
-        "very good'; set options.score=believed, which reads no reply; or give the agents that take"
+        "very good'; set options.score=p_true, which reads no reply; or give the agents that take"
         in note
     )
 

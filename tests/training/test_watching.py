@@ -81,7 +81,7 @@ def test_an_alarm_is_written_and_told_once(untaught: Path, tmp_path: Path) -> No
 
 def test_an_alarm_ends_the_run_where_that_is_wished(tmp_path: Path) -> None:
     heard = Heard()
-    run = alarmed(tmp_path, Path("seed-c"), [heard], on_alarm="stop", test_questions=4)
+    run = alarmed(tmp_path, Path("tiny-c"), [heard], on_alarm="stop", test_questions=4)
     assert len(list(run.metrics())) == 3
     assert run.marker() is not None
     assert run.marker()["step"] == 3  # type: ignore[index]
@@ -151,7 +151,7 @@ def paid(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("paid")
 def test_watching_changes_nothing_in_what_is_watched(tmp_path: Path) -> None:
     names = ["probes", "rejections", "habits"]
-    seed = Path("seed-c")
+    seed = Path("tiny-c")
     keys: dict[str, Any] = {"steps": 2, "questions": 16, "agents": 2}
     watched = run_of(tmp_path / "watched", seed, monitors=names, **keys)
     alone = run_of(tmp_path / "alone", seed, monitors=[], **keys)
@@ -167,7 +167,7 @@ def test_games_of_monitors_take_a_twentieth_of_the_tokens(
     monkeypatch.setattr(probes, "FEWEST", 1)
     monkeypatch.setattr(watching, "seen_after", lambda *_: 1)
     keys: dict[str, Any] = {"questions": 24, "agents": 2, "monitors": ["probes"]}
-    run = run_of(tmp_path / "r", Path("seed-c"), steps=16, lr=1e-9, **keys)
+    run = run_of(tmp_path / "r", Path("tiny-c"), steps=16, lr=1e-9, **keys)
     steps = list(run.metrics())
     asked = [step["monitor_tokens"] for step in steps]
     assert 0 < max(asked[1:]) < asked[0]
@@ -178,7 +178,7 @@ def test_games_of_monitors_take_a_twentieth_of_the_tokens(
 def test_a_run_too_short_to_show_anything_asks_nothing(tmp_path: Path) -> None:
     heard = Heard()
     run = run_of(
-        tmp_path / "r", Path("seed-c"), steps=3, questions=8, monitors=["probes"], hooks=[heard]
+        tmp_path / "r", Path("tiny-c"), steps=3, questions=8, monitors=["probes"], hooks=[heard]
     )
     assert [step["monitor_tokens"] for step in run.metrics()] == [0, 0, 0]
     assert sum("nothing can be seen" in note for note in heard.notes) == 1

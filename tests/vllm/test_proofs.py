@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from comas.engines import vllm as vllm_engine
 from comas.engines.vllm import VLLMEngine
 from comas.engines.vllm import library as folders
-from comas.engines.vllm.library import Ask, Library, Loaded, Reply
+from comas.engines.vllm.library import VllmRequest, Library, Loaded, VllmOutput
 from comas.engines.vllm.proof import pairs_of
 from comas.learners.lora.population import Population
 from comas.seams import Adapter, AdapterSpec, Request, StaleWeights, WholeModel
@@ -137,8 +137,10 @@ def test_a_kernel_that_leaves_the_adapter_out_shows_in_log_probs(
 ) -> None:
     run = Library.run
 
-    def without(self: Library, asks: Sequence[Ask], *rest: Any) -> list[Reply | None]:
-        bare = [Ask(prompt_ids=ask.prompt_ids, seed=ask.seed, reads=ask.reads) for ask in asks]
+    def without(self: Library, asks: Sequence[VllmRequest], *rest: Any) -> list[VllmOutput | None]:
+        bare = [
+            VllmRequest(prompt_ids=ask.prompt_ids, seed=ask.seed, reads=ask.reads) for ask in asks
+        ]
         return run(self, bare, *rest)
 
     monkeypatch.setattr(Library, "run", without)

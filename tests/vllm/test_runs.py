@@ -35,7 +35,7 @@ checkpoint_every = 1
 threads = 1
 lr = 1e-3
 [hosts.home]
-base = "seed"
+base = "tiny"
 learner = "adapters"
 engine = "vllm"
 [agents.a]

@@ -22,7 +22,7 @@ from typing import Any
 from comas import sandbox
 from comas.answers import boxed
 from comas.answers.fences import Block, blocks
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Task, Verdict
 
@@ -261,7 +261,7 @@ def _behind(before: str, program: str) -> str:
     return "\n".join([*map(ast.unparse, future), before, ast.unparse(tree)])
 
 
-def benchmark(source: Source, make: Callable[[Row, str], Question], **facts: Any) -> Task:
+def benchmark(source: Source, make: Callable[[Record, str], Question], **facts: Any) -> Task:
     """A task whose answers are programs (`boxed.benchmark`)."""
     facts.setdefault("ballot", ballot)
     return boxed.benchmark(

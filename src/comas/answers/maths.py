@@ -26,7 +26,7 @@ from comas.answers.maths_worker import CLOSE, ROUNDED
 from comas.answers.names import same_names
 from comas.answers.notation import without_label
 from comas.answers.pool import WorkerFailed, Workers
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import HostFailure, Question, Task, UserMistake, Verdict
 
 PATIENCE = 30.0
@@ -153,7 +153,7 @@ def benchmark(
     """
     source = Source(task, hub, (question,), (answer,), splits=splits or {"test": "test"})
 
-    def make(row: Row, where: str) -> Question:
+    def make(row: Record, where: str) -> Question:
         prompt = row[question].strip()
         right = reference(str(row[answer]), where)
         return Question(id=identity(task, prompt), prompt=prompt, kind="math", answer=right)

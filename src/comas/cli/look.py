@@ -45,7 +45,7 @@ def play(
         list[str] | None,
         typer.Argument(
             metavar="[TEAM] [KEY=VALUE]...",
-            help="A run, seed model, TOML or export (default: the latest run).",
+            help="A run, tiny model, TOML or export (default: the latest run).",
         ),
     ] = None,
     question: Annotated[

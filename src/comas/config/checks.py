@@ -96,7 +96,7 @@ def _positions(source: Source) -> int | None:
     if source.kind == "gguf" and folder.is_file() and gguf.has_copy(source.where):
         folder = gguf.copy_folder(source.where)
     described = folder / "config.json"
-    if source.kind not in ("seed", "folder", "gguf") or not described.is_file():
+    if source.kind not in ("tiny", "folder", "gguf") or not described.is_file():
         return None
     try:
         model_config: Any = json.loads(described.read_text(encoding="utf-8-sig"))

@@ -29,7 +29,7 @@ from comas.config.plugins import (
 from comas.config.policies import PolicyPlan, policies_of, sources_of
 from comas.config.schema import Config, HostConfig, anchor_files, checked
 from comas.hosts.plan import HostPlan, Lag
-from comas.hosts.table import TOKENS_PER_PASS
+from comas.hosts.keys import TOKENS_PER_PASS
 from comas.learners.recipe import Recipe
 from comas.machine import usable_cpus
 from comas.models.sources import Source, at_hand, check_place
@@ -333,7 +333,7 @@ def tiny_recipe() -> dict[str, Any]:
     """Read the recipe of the tiny models: `run`, `host` and `learning` are layers of settings,
     `lr` has the rates of whole models and of adapters.
     """
-    return files.read_toml(Path(__file__).parents[1] / "models" / "seeds" / "recipe.toml")
+    return files.read_toml(Path(__file__).parents[1] / "models" / "tiny" / "recipe.toml")
 
 
 # --- hosts

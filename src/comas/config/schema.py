@@ -32,7 +32,7 @@ from pydantic import (
 
 from comas.config.mistakes import explain, nearest, upgraded
 from comas.config.plugins import load_builder
-from comas.hosts.table import (
+from comas.hosts.keys import (
     ApiTable,
     HostTable,
     Key,
@@ -42,7 +42,7 @@ from comas.hosts.table import (
     keys_that,
     none_as_text,
 )
-from comas.models.sources import TEAM, has_weights, run_at, seed_models, team_file
+from comas.models.sources import TEAM, has_weights, run_at, shipped_models, team_file
 from comas.program import command
 from comas.storage import files
 from comas.types import UserMistake
@@ -188,7 +188,7 @@ class Config(_Table):
     epochs: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
     minibatches: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
     lr: Annotated[float | None, Key.TRAINING] = Field(None, gt=0)
-    """None is the recipe's: the embedded one for seed models, or one that the task ships."""
+    """None is the recipe's: the embedded one for tiny models, or one that the task ships."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How learning rates fall over `steps`, once they have risen over `warmup`."""
     warmup: int = Field(0, ge=0)
@@ -204,7 +204,7 @@ class Config(_Table):
     split.
     """
     test_questions: int | None = Field(None, ge=0)
-    """0 leaves the measurements before and after out; None is 512 for seed models, otherwise 128.
+    """0 leaves the measurements before and after out; None is 512 for tiny models, otherwise 128.
     """
     monitors: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
     """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
@@ -737,7 +737,7 @@ def anchor_bases(data: dict[str, Any], folder: Path) -> None:
     with_bases += [agent for agent in agents if agent.get("host", "home") not in elsewhere]
     for table in with_bases:
         base = table.get("base")
-        if isinstance(base, str) and base not in seed_models():
+        if isinstance(base, str) and base not in shipped_models():
             table["base"] = beside(base, folder)
 
 

@@ -19,7 +19,7 @@ from comas.models.sources import (
     exported,
     is_packaged,
     is_place,
-    is_seed,
+    is_shipped,
     meant,
     run_at,
     team_file,
@@ -64,7 +64,7 @@ def is_run(name: str) -> bool:
 
 def is_model(name: str) -> bool:
     """Whether this can only be a model: one that is shipped or packaged, or a GGUF file."""
-    return is_gguf(name) or is_packaged(name) or is_seed(name)
+    return is_gguf(name) or is_packaged(name) or is_shipped(name)
 
 
 def checkpoint_of(name: str) -> Path | None:
@@ -94,7 +94,7 @@ def fixed_place(name: str) -> str:
         raise UserMistake(f"{name}: there is no such file here")
     folder = Path(name).parent
     inside = folder != Path() and folder.is_dir()
-    if not is_seed(name) and (is_place(name) or inside):
+    if not is_shipped(name) and (is_place(name) or inside):
         raise UserMistake(f"{name}: there is no such run or folder here{meant(name)}")
     return name
 

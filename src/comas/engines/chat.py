@@ -165,7 +165,7 @@ class Chat:
         if self.opens(messages):
             raise UserMistake(
                 f"{self._name} opens a thought before each reply, and a reply that is given has"
-                " none: set hosts.<name>.thinking=false, or options.score=said"
+                " none: set hosts.<name>.thinking=false, or options.score=text"
             )
         return np.array(self._content_ids(text), dtype=np.int64)
 

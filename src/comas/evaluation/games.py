@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
-from comas.evaluation.report import Key
+from comas.evaluation.report import CellKey
 from comas.evaluation.ways import Asking, Way, described, players
 from comas.game.agent import Member
 from comas.game.play import first, is_own, play_one
@@ -65,8 +65,8 @@ class Round:
         self.log.found = {game: logged[game] for game in logged if game in planned}
 
     @property
-    def key(self) -> Key:
-        return Key(self.system, self.task.name, self.way.name)
+    def key(self) -> CellKey:
+        return CellKey(self.system, self.task.name, self.way.name)
 
     @property
     def answerers(self) -> str:

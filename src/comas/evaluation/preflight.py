@@ -41,9 +41,9 @@ from comas.types import Episode, Memory, Question, Task, Turn, UserMistake
 JudgeMode = Literal[
     "said",
     "expected",
-    "believed",
-    "said after criticism",
-    "believed after criticism",
+    "p_true",
+    "text after criticism",
+    "p_true after criticism",
     "blind answer",
 ]
 MODES: Sequence[JudgeMode] = get_args(JudgeMode)
@@ -54,13 +54,13 @@ JUDGED = 2 * len(MODES) + 1
 """Replies to a question besides its answers, at most: of two works five verdicts and a criticism
 each, and a blind answer.
 """
-BELIEVED = "score=believed evaluate=false"
+P_TRUE = "score=p_true evaluate=false"
 FORMS: Mapping[str, JudgeMode] = {
-    "score=said evaluate=false": "said",
+    "score=text evaluate=false": "said",
     "score=expected evaluate=false": "expected",
-    BELIEVED: "believed",
-    "score=said": "said after criticism",
-    "score=believed": "believed after criticism",
+    P_TRUE: "p_true",
+    "score=text": "text after criticism",
+    "score=p_true": "p_true after criticism",
 }
 """Options of comas -> the way in which its judges are had."""
 FEW = 16
@@ -348,7 +348,7 @@ async def _judge(
     for way in MODES[:-1]:
         score, *criticised = way.split(" after ")
         if criticised and evaluation is None:
-            evaluation = await criticise(question, work, shown, critic, task, blind=False)
+            evaluation = await criticise(question, work, shown, critic, task, answer_first=False)
         turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
         belief = turn.info.get("belief")
         verdict = accepts(turn) if belief is None else belief
@@ -377,7 +377,7 @@ async def _answer_blind(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """How far one work was accepted in one way of judging."""
 
     question: int
@@ -439,19 +439,19 @@ def examined(
     return replace(result, methods=advice(result))
 
 
-def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Verdict]:
+def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Judgement]:
     """All verdicts that were given in one way."""
-    verdicts: list[Verdict] = []
+    verdicts: list[Judgement] = []
     for index, episode in enumerate(episodes):
         for turn in episode.turns:
             if turn.info.get("way", "blind answer") == way:
                 for work, side, value in turn.info.get("judged", ()):
-                    verdicts.append(Verdict(index, work, side, value))
+                    verdicts.append(Judgement(index, work, side, value))
     return verdicts
 
 
 def judged(
-    way: JudgeMode, verdicts: Sequence[Verdict], right: dict[str, bool] | None = None
+    way: JudgeMode, verdicts: Sequence[Judgement], right: dict[str, bool] | None = None
 ) -> Judged:
     """The figures of one way of judging; `right` says of works whether they are, by their ids."""
     readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
@@ -582,14 +582,14 @@ def advice(result: Preflight) -> list[Advice]:
         form: _of_judges(f"comas {form}", by_way[way], result.questions)
         for form, way in FORMS.items()
     }
-    telling = [form for form in (BELIEVED, "score=said") if judges[form].verdict == "can learn"]
-    if BELIEVED in telling:
+    telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
+    if P_TRUE in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
-            f"{judges[BELIEVED].why}; in long runs solvers may find what fools them: take"
-            " preset=believed, whose judge answers first"
+            f"{judges[P_TRUE].why}; in long runs solvers may find what fools them: take"
+            " preset=p_true, whose judge answers first"
         )
-        judges[BELIEVED] = replace(judges[BELIEVED], why=why)
+        judges[P_TRUE] = replace(judges[P_TRUE], why=why)
     if result.dissent < ALIKE:
         why = f"answers differ on {result.dissent:.2f} of the questions alone: nothing to judge"
         votes = Advice("comas_votes", "will not", why)
@@ -599,7 +599,7 @@ def advice(result: Preflight) -> list[Advice]:
     else:
         why = "its judges have to learn first, and until then its gate opens by chance"
         votes = Advice("comas_votes", "may learn", why)
-    peers = replace(judges[BELIEVED], method=f"comas_peer {BELIEVED}")
+    peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:
         why = "it pays for agreement with other policies, and these are copies of one base"
         peers = Advice(peers.method, "will not", why)

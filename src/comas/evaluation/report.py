@@ -37,14 +37,14 @@ from comas.stats import (
 )
 from comas.storage.game_log import Log
 
-Record = Mapping[str, Any]
+GameRecord = Mapping[str, Any]
 """A game as it is written down (`evaluation.games`)."""
 LEVEL = 0.05
 MANY = 0.5
 """Share of a role's replies from which it is noted that they were cut or could not be read."""
 
 
-class Key(NamedTuple):
+class CellKey(NamedTuple):
     """The names of a cell."""
 
     system: str
@@ -63,7 +63,7 @@ class Cell:
     """Who answered: a trained team, copies of one model, single agents."""
     planned: int
     """Games per run."""
-    runs: list[list[Record]]
+    runs: list[list[GameRecord]]
     """Per run the games that were played."""
     bases: list[str] = field(default_factory=list)
     """The models that the runs started from."""
@@ -77,11 +77,11 @@ class Cell:
         self.seconds += log.seconds
 
     @property
-    def key(self) -> Key:
-        return Key(self.system, self.task, self.setup)
+    def key(self) -> CellKey:
+        return CellKey(self.system, self.task, self.setup)
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[GameRecord]:
         return [r for run in self.runs for r in run]
 
     @property
@@ -187,7 +187,7 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _failed(cell: Cell) -> list[Record]:
+def _failed(cell: Cell) -> list[GameRecord]:
     return [record for record in cell.records if record["verdict"] == "failed"]
 
 
@@ -330,7 +330,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 # --- games: what they were worth, and what failed within those that went on
 
 
-def payoff_of(runs: Sequence[Sequence[Record]]) -> dict[str, Any] | None:
+def payoff_of(runs: Sequence[Sequence[GameRecord]]) -> dict[str, Any] | None:
     """Mean payoff per game with its interval, clustered by question, over runs and questions where
     there are several runs, and how many games were won, drawn and lost; None where no answer is the
     outcome of a game.
@@ -372,7 +372,7 @@ def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
     return f"{where}: mean payoff {payoff_text} per game: {counts}"
 
 
-def failure_notes(records: Sequence[Record], where: str) -> Iterator[str]:
+def failure_notes(records: Sequence[GameRecord], where: str) -> Iterator[str]:
     """A note for each tool most of whose calls failed, of the cell `where`."""
     infos = [turn.get("info") or {} for record in records for turn in record["turns"]]
     for tool in failing(info["call"] for info in infos if "call" in info):

@@ -35,7 +35,7 @@ from comas.evaluation.questions import (
     of_weights,
     overlaps,
 )
-from comas.evaluation.report import Cell, Key
+from comas.evaluation.report import Cell, CellKey
 from comas.evaluation.spec import CROSS, EvaluationPlan
 from comas.evaluation.systems import asked
 from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
@@ -266,7 +266,7 @@ class EvaluationRun:
 
     async def _play_all(self, hook: Hook) -> list[Cell]:
         """Play every system in every task and setup."""
-        cells: dict[Key, Cell] = {}
+        cells: dict[CellKey, Cell] = {}
         for system, run in self.plan.runs():
             hook.working(Progress("loading"))
             with closing(self._load(run)) as team:

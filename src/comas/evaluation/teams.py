@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from comas.evaluation.games import revisions
-from comas.evaluation.report import Cell, Record, label
+from comas.evaluation.report import Cell, GameRecord, label
 from comas.evaluation.spec import CROSS
 from comas.evaluation.ways import only_played
 from comas.game.agent import Agent, Member
@@ -214,7 +214,9 @@ def coordination_figures(team: Cell, cells: Sequence[Cell]) -> Figures:
     if not questions:
         return {}
 
-    def means(runs: Sequence[Mapping[str, Sequence[Record]]], of: Callable[..., float]) -> Numbers:
+    def means(
+        runs: Sequence[Mapping[str, Sequence[GameRecord]]], of: Callable[..., float]
+    ) -> Numbers:
         """Per run and question the mean over its answers: over agents, where they answer alone."""
         return [[fmean(map(of, answers[question])) for question in questions] for answers in runs]
 
@@ -233,22 +235,22 @@ def coordination_figures(team: Cell, cells: Sequence[Cell]) -> Figures:
     return figures
 
 
-def _by_question(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _by_question(records: Sequence[GameRecord]) -> dict[str, list[GameRecord]]:
     """Question -> its answers in the order of agents, of questions all of whose answers were
     judged.
     """
-    answers: dict[str, list[Record]] = {}
+    answers: dict[str, list[GameRecord]] = {}
     for record in sorted(records, key=itemgetter("agent")):
         answers.setdefault(record["question"], []).append(record)
     failed = {record["question"] for record in records if record["verdict"] == "failed"}
     return {question: answers[question] for question in answers.keys() - failed}
 
 
-def _right(record: Record) -> float:
+def _right(record: GameRecord) -> float:
     return float(record["verdict"] == "right")
 
 
-def _tokens(record: Record) -> float:
+def _tokens(record: GameRecord) -> float:
     return float(sum(turn["tokens"] for turn in record["turns"]))
 
 
@@ -259,7 +261,7 @@ Change = tuple[bool, bool]
 KEPT, SPOILT, MENDED, LEFT = (True, True), (True, False), (False, True), (False, False)
 
 
-def changes(record: Record) -> Counter[Change]:
+def changes(record: GameRecord) -> Counter[Change]:
     """How often each change is there in a game; without those that could not be judged."""
     verdicts: dict[str, str] = record.get("verdicts", {})
     counts: Counter[Change] = Counter()

@@ -143,7 +143,7 @@ def _write(job: Job, facts: Facts, plugins: Mapping[str, Path]) -> None:
     trained = {  # what policies started from that was trained itself, here or elsewhere
         plan.source.name
         for plan in job.plans.values()
-        if plan.source.kind == "run" or (plan.source.kind != "seed" and exported(plan.source.name))
+        if plan.source.kind == "run" or (plan.source.kind != "tiny" and exported(plan.source.name))
     }
     earlier = [Path(name).name for name in sorted(trained)]
     run = job.run.path.resolve().name

@@ -60,7 +60,7 @@ class Member:
     """Roles it may be drawn for; None is all."""
     sampling: Sampling = field(default_factory=Sampling)
     frozen: bool = False
-    """Never trained: its payoffs are recorded and dropped."""
+    """Never trained: its rewards are recorded and dropped."""
     system: str | None = None
     """A persona: the system message before everything that it is asked."""
     few_words: bool = False

@@ -25,7 +25,7 @@ from comas.types import (
     Episode,
     HostFailure,
     Method,
-    Payoff,
+    TurnReward,
     Question,
     State,
     Task,
@@ -261,12 +261,12 @@ def _amount(turn: Turn) -> float | None:
     return amount
 
 
-def payoffs(
+def turn_rewards(
     episodes: Sequence[Episode], members: Sequence[Member]
-) -> dict[str, dict[str, list[Payoff]]]:
-    """Host name -> policy -> payoffs of paid turns; those of frozen members are left out."""
+) -> dict[str, dict[str, list[TurnReward]]]:
+    """Host name -> policy -> rewards of turns that have one; those of frozen members are left out."""
     frozen = {m.name for m in members if m.frozen}
-    paid: dict[str, dict[str, list[Payoff]]] = {}
+    paid: dict[str, dict[str, list[TurnReward]]] = {}
     for episode in episodes:
         if episode.error is not None:
             continue
@@ -276,6 +276,6 @@ def payoffs(
                 continue
             host, policy = turn.policy.split("/", 1)
             paid.setdefault(host, {}).setdefault(policy, []).append(
-                Payoff(turn.id, amount, turn.group)
+                TurnReward(turn.id, amount, turn.group)
             )
     return paid

@@ -56,7 +56,7 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
                 raise UserMistake(
                     f"turn {turn}: choices {choice!r} and {other!r} are the same tokens to this"
                     " model, which may not know these words: reword them, or let scores be said"
-                    " (options.score=said)"
+                    " (options.score=text)"
                 )
             if choice is not other and longer[: len(tokens)] == tokens:
                 raise UserMistake(

@@ -23,7 +23,7 @@ from comas.game.weighing import said_of
 from comas.hosts.completion import Completion, Refused, Unanswered, Unusable
 from comas.hosts.ledger import Ledger
 from comas.hosts.plan import HostPlan
-from comas.hosts.table import ApiTable as Table
+from comas.hosts.keys import ApiTable as Table
 from comas.program import Work
 from comas.sync import Busy
 from comas.types import (
@@ -33,7 +33,7 @@ from comas.types import (
     Fit,
     HostFailure,
     Learned,
-    Payoff,
+    TurnReward,
     Reply,
     Sampling,
     UserMistake,
@@ -302,8 +302,8 @@ class ApiHost:
             self.events["given up"] += 1
             raise
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
-        """Do nothing: payoffs of frozen agents never leave the loop."""
+    async def learn(self, rewards: Mapping[str, Sequence[TurnReward]], lr_scale: float) -> Learned:
+        """Do nothing: rewards of frozen agents never leave the loop."""
         return Learned({}, {})
 
     async def save(self, path: Path) -> None:

@@ -37,7 +37,7 @@ from comas.hosts.completion import (
     read_completion,
 )
 from comas.hosts.ledger import Ledger
-from comas.hosts.table import ApiTable as Table
+from comas.hosts.keys import ApiTable as Table
 from comas.types import HostFailure, Sampling, UserMistake
 
 PATH = "/chat/completions"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from comas.hosts.completion import Usage
-from comas.hosts.table import ApiTable as Table
+from comas.hosts.keys import ApiTable as Table
 from comas.program import Work
 from comas.types import UserMistake
 

@@ -2,7 +2,7 @@
 leaves; and how it is built: models are loaded, a learner and an engine are built on them.
 
 Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined
-with their payoffs. Leaves out: the keys of its table (`hosts.table`), what a base name means
+with their rewards. Leaves out: the keys of its table (`hosts.keys`), what a base name means
 (`models.sources`), configs (`team.build`), other machines (remote hosts), other people's models
 (API hosts).
 """
@@ -26,8 +26,8 @@ from safetensors import SafetensorError
 from comas.engines.chat import Chat
 from comas.game.weighing import check_tokens, said_of
 from comas.hosts.plan import HostPlan, Lag
-from comas.hosts.table import MAX_ROWS
-from comas.hosts.table import LocalTable as Table
+from comas.hosts.keys import MAX_ROWS
+from comas.hosts.keys import LocalTable as Table
 from comas.machine import in_turn, own_thread, peak_bytes_of, return_large_blocks, uncollected
 from comas.models.loading import context_of, load_models, place_of
 from comas.seams import (
@@ -50,7 +50,7 @@ from comas.types import (
     Learned,
     Meter,
     NoRoom,
-    Payoff,
+    TurnReward,
     Reply,
     Row,
     Sampling,
@@ -275,30 +275,30 @@ class LocalHost:
         )
 
     async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float = 1.0
+        self, rewards: Mapping[str, Sequence[TurnReward]], lr_scale: float = 1.0
     ) -> Learned:
-        """Join payoffs with rows, take one step per policy at `lr_scale` times its learning rate,
+        """Join rewards with rows, take one step per policy at `lr_scale` times its learning rate,
         sample from the new weights; empties the buffer.
         """
         self._trained("load it for training")
-        rows = {policy: self._join(policy, paid) for policy, paid in payoffs.items()}
+        rows = {policy: self._join(policy, of_policy) for policy, of_policy in rewards.items()}
         for buffer in self._buffer.values():
             buffer.clear()
         loop = asyncio.get_running_loop()
         stats = await loop.run_in_executor(self._worker, self._step, rows, lr_scale)
         return Learned(stats, turn_facts([row for part in rows.values() for row in part]))
 
-    def _join(self, policy: str, paid: Sequence[Payoff]) -> list[Row]:
+    def _join(self, policy: str, rewards: Sequence[TurnReward]) -> list[Row]:
         rows = []
-        for payoff in paid:
-            row = self._buffer.get(policy, {}).get(payoff.turn)
+        for each in rewards:
+            row = self._buffer.get(policy, {}).get(each.turn)
             if row is None:
                 raise KeyError(
-                    f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                    f"host {self.name}, policy {policy}: a reward for turn {each.turn}, which was"
                     " never said here"
                 )
-            row.reward = payoff.reward
-            row.group = payoff.group
+            row.reward = each.reward
+            row.group = each.group
             rows.append(row)
         if len({r.turn for r in rows}) != len(paid):
             raise KeyError(f"host {self.name}, policy {policy}: a turn was paid twice")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from comas.hosts.table import HostTable
+from comas.hosts.keys import HostTable
 from comas.program import Work
 from comas.seams import EngineModule
 from comas.types import Method

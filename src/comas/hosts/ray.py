@@ -1,7 +1,7 @@
 """Hosts elsewhere: a `LocalHost` in an actor of Ray, on this machine or on another one, and the
 near end that games and loops see: `hosts.<name>.kind = "ray"`.
 
-Texts, payoffs and counts travel; tokens and weights stay in the actor, which writes checkpoints
+Texts, rewards and counts travel; tokens and weights stay in the actor, which writes checkpoints
 itself, to a disk that both ends share. What is asked is one call of an asynchronous actor each, so
 many are answered at once. Leaves out: the host itself (`hosts.local`).
 
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 from comas.children import python_path, without_keys
 from comas.game.play import OWN
 from comas.hosts.plan import HostPlan
-from comas.hosts.table import RayTable
+from comas.hosts.keys import RayTable
 from comas.machine import use_threads
 from comas.types import (
     Account,
@@ -47,7 +47,7 @@ from comas.types import (
     Memory,
     Meter,
     Method,
-    Payoff,
+    TurnReward,
     Reply,
     Sampling,
     UserMistake,
@@ -393,9 +393,9 @@ class RayHost:
         """
         return await self._do("weigh", ask, choices)
 
-    async def learn(self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float) -> Learned:
+    async def learn(self, rewards: Mapping[str, Sequence[TurnReward]], lr_scale: float) -> Learned:
         """Take one step per policy at `lr_scale` times its learning rate, in the actor."""
-        learning = asyncio.ensure_future(self._do("learn", payoffs, lr_scale))
+        learning = asyncio.ensure_future(self._do("learn", rewards, lr_scale))
         try:
             while not (await asyncio.wait([learning], timeout=PULSE))[0]:
                 with suppress(HostLost):  # which the step itself tells

@@ -29,7 +29,7 @@ from comas.methods.shared.posing import written
 from comas.methods.shared.searching import solve_with_tools
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import compare, dialogues
+from comas.objective.rewards import compare, dialogues
 from comas.setups import tools
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
 
@@ -129,7 +129,7 @@ method = Method(
     roles=ROLES,
     memory=Memory(start, draw, update),
     needs=("pose", "tools"),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     team=TEAM,
     measure=tools.play,

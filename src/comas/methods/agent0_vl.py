@@ -25,7 +25,7 @@ from comas.game.votes import given as answer_given
 from comas.methods.shared.searching import gives, listed, pages_of, read
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, compare, compare_turns, dialogues, in_role
+from comas.objective.rewards import by_id, compare, compare_turns, dialogues, in_role
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Role, Share, Task, Turn, Whole
 
@@ -150,7 +150,7 @@ method = Method(
     kl=dict.fromkeys(ROLES, 0.1),
     roles=ROLES,
     needs=("tools",),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     team={"a0": {}},
     measure=tools.play,

@@ -19,7 +19,7 @@ from comas.methods.shared.judging import ruled, success
 from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten, with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Memory, Method, Question, Role, Share, State, Task, Whole
 
 
@@ -113,6 +113,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose", "check"),
     presets={"stable": {"questions": 48}, "paper": {"kl": {}}},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

@@ -5,8 +5,8 @@ One round: a solution, `evaluations` criticisms of it, one score per criticism (
 flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its own work, work without
 a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
 A scorer need not say anything: `score = "expected"` takes the expected value over the three marks
-by its probabilities of them, `score = "believed"` that over yes and no, which needs no format and
-is always there. With `blind = true` a critic, or the scorer where nobody criticises, first answers
+by its probabilities of them, `score = "p_true"` that over yes and no, which needs no format and
+is always there. With `answer_first = true` a critic, or the scorer where nobody criticises, first answers
 the question itself, without seeing the work. Leaves out: the published code's synchronous rounds.
 """
 
@@ -21,7 +21,7 @@ from comas.game.votes import given
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn, Whole
 
 SCALE = (
@@ -63,8 +63,8 @@ async def play(
     avoid_self: bool = True,
     format_check: bool = True,
     evaluate: bool = True,
-    score: Score = "said",
-    blind: bool = False,
+    score: Score = "text",
+    answer_first: bool = False,
 ) -> str | None:
     """Play `rounds` solutions in turn, and answer with the best-scored one.
 
@@ -92,7 +92,7 @@ async def play(
             judges.append((critic, draw_judge(agents, rng, "scoring", *barred)))
         work = task.shown(question, solution.text)
         judged = await together(
-            judge(question, solution, work, critic, scorer, task, score, blind)
+            judge(question, solution, work, critic, scorer, task, score, answer_first)
             for critic, scorer in judges
         )
         past.append((solution, judged))
@@ -128,18 +128,18 @@ async def judge(
     critic: Agent | None,
     scorer: Agent,
     task: Task,
-    score: Score = "said",
-    blind: bool = False,
+    score: Score = "text",
+    answer_first: bool = False,
 ) -> Judged:
-    """Have work criticised, where there is a critic, and scored, as what `about` said; with `blind`
+    """Have work criticised, where there is a critic, and scored, as what `about` said; with `answer_first`
     by one who has answered the question before.
     """
     quoted_work = defuse(work)
     evaluation = None
     own = None
     if critic is not None:
-        evaluation = await criticise(question, about, quoted_work, critic, task, blind)
-    elif blind:
+        evaluation = await criticise(question, about, quoted_work, critic, task, answer_first)
+    elif answer_first:
         own = await own_answer(question, about, scorer, task)
     scoring = await score_work(
         question, about, quoted_work, evaluation, scorer, task, score, own=own
@@ -160,14 +160,14 @@ async def score_work(
     """Have work scored, as what `about` said, with its criticism or beside the scorer's own answer
     where there is one; `info["score"]` is None where it cannot be read.
     """
-    role = "scoring" if score == "said" else score
+    role = "scoring" if score == "text" else score
     if evaluation is None:
         prompt = _about_work(question, work, own, task, f"{role}_bare")
     else:
         criticism = defuse(evaluation.text)
         prompt = _about_work(question, work, own, task, role, evaluation=criticism)
     judged = evaluation or about
-    if score != "said":
+    if score != "text":
         return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
     scoring = await scorer.ask("scoring", prompt, about=judged)
     scoring.info["score"] = read_score(scoring)
@@ -175,10 +175,10 @@ async def score_work(
 
 
 async def criticise(
-    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, blind: bool
+    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, answer_first: bool
 ) -> Turn:
-    """Have work criticised; with `blind` by a critic that has answered the question before."""
-    own = await own_answer(question, about, critic, task) if blind else None
+    """Have work criticised; with `answer_first` by a critic that has answered the question before."""
+    own = await own_answer(question, about, critic, task) if answer_first else None
     prompt = _about_work(question, work, own, task, "evaluation")
     return await critic.ask("evaluation", prompt, about=about)
 
@@ -255,10 +255,10 @@ PAPER = {
     "credit": {"normalise": "all"},
     "kl": {},
 }
-BELIEVED = {
+P_TRUE = {
     "questions": 24,
     "samples": 8,
-    "options": {"evaluate": False, "score": "believed", "blind": True},
+    "options": {"evaluate": False, "score": "p_true", "answer_first": True},
 }
 """What teaches pretrained models (docs/pretrained.md): a judge that answers first, and then
 believes more or less of the work.
@@ -278,6 +278,6 @@ method = Method(
     clipped,
     KL,
     roles=ROLES,
-    presets={"stable": {}, "paper": PAPER, "believed": BELIEVED},
-    pretrained="believed",
+    presets={"stable": {}, "paper": PAPER, "p_true": P_TRUE},
+    pretrained="p_true",
 )

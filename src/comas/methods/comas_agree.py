@@ -21,7 +21,7 @@ from comas.methods import comas
 from comas.methods.comas import play
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Episode, Method, Role, Task, Turn
 
 

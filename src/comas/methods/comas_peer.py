@@ -24,7 +24,7 @@ from comas.methods.comas import play
 from comas.methods.comas_agree import STABLE, judgings_of, pay_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, mean
+from comas.objective.rewards import by_id, mean
 from comas.types import Episode, Method, Role, Task, Turn
 
 Works = Mapping[str, float]

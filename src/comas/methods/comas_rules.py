@@ -18,7 +18,7 @@ from comas.methods.comas_agree import judgings_of, pay_judges
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id
+from comas.objective.rewards import by_id
 from comas.types import Episode, Method, Role, Task
 
 BEST = {"right": 3, "wrong": 1}

@@ -47,7 +47,7 @@ from comas.game.prompts import words
 from comas.game.votes import SIDE_BY_SIDE, given, leading
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {

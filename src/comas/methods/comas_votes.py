@@ -39,7 +39,7 @@ from comas.methods.comas import draw_judge
 from comas.methods.shared.judging import Score
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
@@ -66,7 +66,7 @@ async def play(
     negatives: Literal["rarest", "random"] = "rarest",
     balanced: bool = True,
     evaluate: bool = True,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have the team solve it `votes` times, and works of two answers judged and, where they are
     criticised, revised; the majority answers.

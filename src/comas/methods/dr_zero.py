@@ -26,7 +26,7 @@ from comas.methods.r_zero import TEAM, after_step, from_pool, start
 from comas.methods.shared.searching import gives, pages_of, posed_at_end, solve_with_tools
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import Dialogue, compare, dialogues
+from comas.objective.rewards import Dialogue, compare, dialogues
 from comas.setups import tools
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, UserMistake
 
@@ -174,7 +174,7 @@ method = Method(
     roles=ROLES,
     memory=Memory(start, draw, update),
     needs=("pose", "tools"),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     task_options={"form": "documents"},
     team=TEAM,

@@ -18,7 +18,7 @@ from comas.methods.shared import posing
 from comas.methods.shared.judging import JUDGING, judge
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 EVOLVING = (
@@ -138,6 +138,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 32}},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

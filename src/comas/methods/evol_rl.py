@@ -18,7 +18,7 @@ from comas.game.votes import agrees, clear_majority
 from comas.methods.ttrl import play
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import grams, similarity
+from comas.objective.rewards import grams, similarity
 from comas.types import Episode, Method, Role, Task, Turn
 
 
@@ -76,6 +76,6 @@ method = Method(
     kl={"solution": 0.1},
     roles=ROLES,
     presets={"stable": STABLE, "paper": PAPER},
-    base="seed-vote-0",
+    base="tiny-vote-0",
     team={"a0": {}},
 )

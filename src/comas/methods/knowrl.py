@@ -21,7 +21,7 @@ from comas.methods.shared.judging import last_word
 from comas.methods.shared.posing import unwritten, with_newest, written
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
@@ -108,6 +108,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 48, "steps": 100}},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

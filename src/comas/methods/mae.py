@@ -24,7 +24,7 @@ from comas.methods.shared.judging import JUDGING, Score, judge, share, weigh_sco
 from comas.methods.shared.posing import with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id, in_role, mean
+from comas.objective.rewards import by_id, in_role, mean
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
 
 RATING = (
@@ -38,7 +38,7 @@ WORDING = {
     "rating_expected": (
         _ASKED + " 3: good; 2: usable; 1: malformed or unsolvable. Answer with one digit."
     ),
-    "rating_believed": _ASKED + " Answer yes or no.",
+    "rating_p_true": _ASKED + " Answer yes or no.",
     "judging": JUDGING,
 }
 PASSES = 0.7
@@ -52,7 +52,7 @@ async def play(
     task: Task,
     *,
     answers: Count = 5,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have a question proposed and rated where it is a proposal, then solved and judged; the first
     solution answers, and None where the proposal did not pass.
@@ -74,7 +74,7 @@ async def play(
 
 async def _rate(posed: Question, proposal: Turn, judge: Agent, task: Task, score: Score) -> Turn:
     """Have a proposal rated; `info["score"]` is its share of the scale, or None."""
-    if score != "said":
+    if score != "text":
         prompt = words(WORDING, task, f"rating_{score}", question=defuse(posed.prompt))
         rating = await weigh_score(judge, "rating", prompt, score, task, WORDING, proposal)
         rating.info["score"] = rating.info.pop("belief")
@@ -159,6 +159,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

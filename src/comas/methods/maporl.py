@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import mean
+from comas.objective.rewards import mean
 from comas.setups.debate import play
 from comas.types import Episode, Method, Role, Task, Turn
 
@@ -80,6 +80,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": STABLE},
-    base="seed",
+    base="tiny",
     team={"a0": {}, "a1": {}},
 )

@@ -78,7 +78,7 @@ method = Method(
     roles=ROLES,
     needs=("rules",),
     presets={"stable": STABLE, "paper": {"options": {"scale": True}}},
-    base="seed-games",
+    base="tiny-games",
     task="tictactoe",
     team={"a0": {}},
 )

@@ -64,6 +64,6 @@ method = Method(
     roles=ROLES,
     samples=8,
     presets={"stable": {"questions": 12}},
-    base="seed",
+    base="tiny",
     team={"a0": {"roles": ["solution", "revision"]}, "a1": {"roles": ["proxy"]}},
 )

@@ -21,7 +21,7 @@ from comas.game.votes import agrees, clear_majority, decide, most_frequent
 from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import compare_turns, dialogues, in_role, likeness
+from comas.objective.rewards import compare_turns, dialogues, in_role, likeness
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
 
 
@@ -178,6 +178,6 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose",),
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

@@ -19,7 +19,7 @@ from comas.game.votes import given
 from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 
@@ -89,6 +89,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": {"questions": 48, "steps": 100}, "paper": PAPER},
-    base="seed-critic",
+    base="tiny-critic",
     team={"a0": {}},
 )

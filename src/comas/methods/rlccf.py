@@ -65,7 +65,7 @@ def heaviest(turns: Sequence[Turn], task: Task) -> str | None:
 ROLES = {
     "solution": Role("answer", reward="1 for the answer with the greatest weight, 0 for any other"),
 }
-TEAM = {f"a{place}": {"base": f"seed-vote-{place}"} for place in range(4)}
+TEAM = {f"a{place}": {"base": f"tiny-vote-{place}"} for place in range(4)}
 method = Method(
     play,
     settle,
@@ -74,6 +74,6 @@ method = Method(
     kl={"solution": 0.1},
     roles=ROLES,
     presets={"stable": {"questions": 24, "steps": 40}},
-    base="seed-vote-0",
+    base="tiny-vote-0",
     team=TEAM,
 )

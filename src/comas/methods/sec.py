@@ -20,7 +20,7 @@ from typing import Annotated
 from annotated_types import Gt, Le
 
 from comas.methods import rlvr
-from comas.objective.pay import mean
+from comas.objective.rewards import mean
 from comas.objective.spread import standardised
 from comas.types import Episode, Memory, Positive, Question, State, Task
 

@@ -20,7 +20,7 @@ from comas.game.votes import given
 from comas.methods.shared.posing import rewritten
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Episode, HostFailure, Method, Question, Role, Share, Task, Turn, UserMistake
 
 REWRITING = "Write only the new request. It has to ask for the same.\n\nThe request:\n{question}"
@@ -162,7 +162,7 @@ method = Method(
     grounded=True,
     needs=("pose", "check"),
     presets={"stable": {"steps": 100}},
-    base="seed-gate",
+    base="tiny-gate",
     task="gate",
     team=TEAM,
     cross=cross,

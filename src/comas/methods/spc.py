@@ -21,7 +21,7 @@ from comas.methods.shared import judging
 from comas.methods.shared.judging import evaluate, ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import by_id
+from comas.objective.rewards import by_id
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 SPOILING = (
@@ -108,6 +108,6 @@ method = Method(
     grounded=True,
     needs=("check",),
     presets={"stable": {"questions": 96, "steps": 160}},
-    base="seed-critic",
+    base="tiny-critic",
     team=TEAM,
 )

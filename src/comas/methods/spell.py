@@ -25,7 +25,7 @@ from comas.methods.shared.posing import posed_by, solve
 from comas.methods.shared.searching import gives, read
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import compare_turns, in_role
+from comas.objective.rewards import compare_turns, in_role
 from comas.types import (
     Count,
     Episode,
@@ -189,7 +189,7 @@ method = Method(
     roles=ROLES,
     memory=Memory(start, update=update),
     needs=("pose",),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     task_options={"form": "pages"},
     team={"a0": {}},

@@ -94,7 +94,7 @@ method = Method(
     memory=Memory(start, update=update),
     needs=("rules",),
     presets={"stable": STABLE, "paper": {"kl": {}}},
-    base="seed-games",
+    base="tiny-games",
     task="tictactoe",
     team={"a0": {}},
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
-from comas.objective.pay import mean
+from comas.objective.rewards import mean
 from comas.types import Episode, Method, Role, Task
 
 
@@ -42,6 +42,6 @@ method = Method(
     kl={"solution": 0.1},
     roles=ROLES,
     presets={"stable": {"questions": 32}},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

@@ -21,7 +21,7 @@ from comas.game.agent import Agent, choose, together
 from comas.game.prompts import solving
 from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
-from comas.objective.pay import in_role, mean
+from comas.objective.rewards import in_role, mean
 from comas.objective.preference import sigmoid, sppo
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
@@ -36,7 +36,7 @@ async def play(
     *,
     votes: Count = 5,
     readings: Count = 1,
-    score: Score = "said",
+    score: Score = "text",
 ) -> str | None:
     """Have one agent solve it `votes` times, each answer judged; the best-liked answers."""
     author = choose(agents, rng, "solution")
@@ -115,6 +115,6 @@ method = Method(
     epochs=2,
     minibatches=2,
     presets={"stable": {"questions": 32}, "paper": PAPER},
-    base="seed-pose",
+    base="tiny-pose",
     team=TEAM,
 )

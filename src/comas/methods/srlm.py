@@ -43,6 +43,6 @@ method = Method(
     epochs=2,
     minibatches=2,
     presets={"stable": {"questions": 32, "steps": 100, **SETTINGS}},
-    base="seed-pose",
+    base="tiny-pose",
     team={"a0": {}},
 )

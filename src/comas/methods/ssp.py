@@ -29,7 +29,7 @@ from comas.methods.shared.searching import (
 )
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.pay import Dialogue, compare, dialogues
+from comas.objective.rewards import Dialogue, compare, dialogues
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Role, Task, Whole
 
@@ -106,7 +106,7 @@ method = Method(
     KL,
     roles=ROLES,
     needs=("pose", "tools"),
-    base="seed-facts",
+    base="tiny-facts",
     task="facts",
     task_options={"form": "answers"},
     team={"a0": {}},

@@ -21,7 +21,7 @@ from comas.methods.shared.judging import ruled, success
 from comas.methods.shared.posing import posed_again, rewritten, solve, with_newest
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn, Whole
 
 WORDING = {
@@ -140,7 +140,7 @@ method = Method(
     memory=Memory(start, draw, update),
     needs=("pose", "check"),
     presets={"stable": {"questions": 48, "task_options": {"form": "program"}}},
-    base="seed-repair",
+    base="tiny-repair",
     task="repair",
     team={"injector": {"roles": ["inject"]}, "solver": {"roles": ["solution"]}},
 )

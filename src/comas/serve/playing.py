@@ -141,7 +141,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServedAnswer:
     """What a discussion came to."""
 
     text: str
@@ -173,7 +173,7 @@ class Players:
         self._seed = seed
         self._places = asyncio.Semaphore(at_once)
 
-    async def play(self, request: Request) -> tuple[list[Answer], list[Turn]]:
+    async def play(self, request: Request) -> tuple[list[ServedAnswer], list[Turn]]:
         """Play what is wanted: its answers, in the order of the choices, and all turns, those of
         plays that a machine failed included.
 
@@ -181,7 +181,7 @@ class Players:
         """
         heard: list[Turn] = []
 
-        async def one(index: int) -> Answer:
+        async def one(index: int) -> ServedAnswer:
             async with self._places:
                 return _answer_of(await self._discuss(request, index, heard.append), request.stop)
 
@@ -223,7 +223,7 @@ def _once(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable
     return played
 
 
-def _answer_of(episode: Episode, stop: Sequence[str]) -> Answer:
+def _answer_of(episode: Episode, stop: Sequence[str]) -> ServedAnswer:
     """The answer of a discussion that no machine let down, up to the first of the texts `stop` that
     is in it.
 
@@ -241,5 +241,5 @@ def _answer_of(episode: Episode, stop: Sequence[str]) -> Answer:
         text = turns[0].text if len(turns) == 1 and is_cut else ""
     ends = [start for end in stop if (start := text.find(end)) >= 0]
     if ends:
-        return Answer(text[: min(ends)], "stop", is_answered, turns)
-    return Answer(text, "length" if is_cut else "stop", is_answered, turns)
+        return ServedAnswer(text[: min(ends)], "stop", is_answered, turns)
+    return ServedAnswer(text, "length" if is_cut else "stop", is_answered, turns)

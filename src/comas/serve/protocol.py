@@ -34,7 +34,7 @@ from pydantic import (
 
 from comas.game.prompts import clean
 from comas.hosts.ledger import BudgetSpent
-from comas.serve.playing import Answer, Players, Request, TooLong
+from comas.serve.playing import ServedAnswer, Players, Request, TooLong
 from comas.storage.records import plain
 from comas.types import HostFailure, HostLost, Turn, UserMistake
 
@@ -325,7 +325,7 @@ class Wording:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answers: Sequence[Answer], heard: Sequence[Turn]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[ServedAnswer], heard: Sequence[Turn]) -> dict[str, Any]:
         """A reply that is no stream."""
         choices: list[dict[str, Any]] = []
         for index, answer in enumerate(answers):
@@ -338,7 +338,7 @@ class Wording:
         speaker = {"role": "assistant", "content": ""}
         return "".join(self._event(index, speaker) for index in range(self.request.choices))
 
-    def rest(self, answers: Sequence[Answer], heard: Sequence[Turn]) -> str:
+    def rest(self, answers: Sequence[ServedAnswer], heard: Sequence[Turn]) -> str:
         """The other events of a stream: each answer, which is there as a whole, and its end."""
         events: list[str] = []
         for index, answer in enumerate(answers):
@@ -358,7 +358,7 @@ class Wording:
             "seed": self.request.seed,
         }
 
-    def _ending(self, answer: Answer) -> dict[str, Any]:
+    def _ending(self, answer: ServedAnswer) -> dict[str, Any]:
         """What is said of a choice besides its text."""
         ending: dict[str, Any] = {
             "logprobs": None,

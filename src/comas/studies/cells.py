@@ -307,7 +307,7 @@ Steps = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Row:
+class CellResult:
     """What is known of a cell."""
 
     setting: str
@@ -328,7 +328,7 @@ class Row:
         return self.values.get("accuracy")
 
 
-def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
+def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[CellResult]:
     """A row for each cell in the order of settings, whether it has run or not."""
     names = [cell.setting.name for cell in cells]
     cells = sorted(cells, key=lambda cell: names.index(cell.setting.name))
@@ -352,7 +352,7 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _row(study: StudyFile, cell: Cell) -> Row:
+def _row(study: StudyFile, cell: Cell) -> CellResult:
     run_path = cell.run.relative_to(cell.folder.parents[2]).as_posix()
     names = (cell.setting.name, cell.seed, run_path)
     failure = cell.failure
@@ -360,7 +360,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     status: Status = "failed" if failure else "missing"
     if not cell.trained:
         half = "not finished" if cell.run.is_dir() else "not run yet"
-        return Row(*names, status, reason or half)
+        return CellResult(*names, status, reason or half)
     try:
         run = Run.open(cell.run)
         steps = list(run.metrics())
@@ -376,7 +376,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
             if taken := [figure for figure in figures if figure is not None]:
                 values[name] = math.fsum(taken) / len(taken)
     except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
-        return Row(*names, "failed", f"damaged: {error}")
+        return CellResult(*names, "failed", f"damaged: {error}")
     missing: list[str] = []
     for name in cell.evaluations:
         value = cell.value(name)
@@ -387,7 +387,7 @@ def _row(study: StudyFile, cell: Cell) -> Row:
     if not failure:
         status = "missing" if missing else "done"
         reason = missing[0] if missing else ""
-    return Row(*names, status, reason, values, curve)
+    return CellResult(*names, status, reason, values, curve)
 
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:

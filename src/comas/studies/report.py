@@ -28,7 +28,7 @@ import numpy as np
 from comas.program import VERSION
 from comas.stats import Interval, finite, holm, seeds_interval, spelt
 from comas.storage import files
-from comas.studies.cells import Curve, Row
+from comas.studies.cells import Curve, CellResult
 from comas.studies.file import LAST, OWN, Claim, Measure, Setting, StudyFile, with_plugin
 
 # --- what became of the claims
@@ -38,7 +38,7 @@ Word = Literal["holds", "not shown", "contradicted", "missing", "one seed"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """What became of a claim."""
 
     claim: Claim
@@ -87,10 +87,10 @@ class Verdict:
         }
 
 
-def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
+def verdicts_of(study: StudyFile, rows: Sequence[CellResult]) -> list[ClaimVerdict]:
     """A verdict for every claim, in the order of the file."""
     cells = {(row.setting, row.seed): row for row in rows}
-    verdicts: list[Verdict] = []
+    verdicts: list[ClaimVerdict] = []
     for claim in study.claims:
         differences: list[float] = []
         missing: list[str] = []
@@ -106,7 +106,7 @@ def verdicts_of(study: StudyFile, rows: Sequence[Row]) -> list[Verdict]:
             differences.append(left - (right[0] if right else float(claim.right)))
         raw = 1.0 if missing else p_of(differences, claim)
         interval = seeds_interval(differences) if differences else None
-        verdicts.append(Verdict(claim, interval, tuple(missing), raw))
+        verdicts.append(ClaimVerdict(claim, interval, tuple(missing), raw))
     corrected = holm([verdict.raw_p for verdict in verdicts])
     return [replace(verdict, p=p) for verdict, p in zip(verdicts, corrected, strict=True)]
 
@@ -151,8 +151,8 @@ class Report:
     title: str
     study: StudyFile
     settings: Sequence[Setting]
-    rows: Sequence[Row]
-    verdicts: Sequence[Verdict]
+    rows: Sequence[CellResult]
+    verdicts: Sequence[ClaimVerdict]
     declared: Declared
 
     def __repr__(self) -> str:

@@ -23,13 +23,13 @@ from __future__ import annotations
 import random
 
 from comas.answers import boxed, choice, code, maths, numbers
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake
 
 # --- science: right within 5 %, in the unit that the question asks for
 
 
-def _of_scibench(row: Row, where: str) -> Question:
+def _of_scibench(row: Record, where: str) -> Question:
     """A unit may begin with a power of ten (`$10^{-8} \\mathrm{C}$`), with which the number may be
     given, or without it.
     """
@@ -46,7 +46,7 @@ def _of_scibench(row: Row, where: str) -> Question:
 # --- multiple choice: the letter in the last box
 
 
-def _of_mmlu(row: Row, where: str) -> Question:
+def _of_mmlu(row: Record, where: str) -> Question:
     choices = row.get("choices")
     right = row["answer"]
     if (
@@ -67,7 +67,7 @@ def _of_mmlu(row: Row, where: str) -> Question:
 ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
 
-def _of_gpqa(row: Row, where: str) -> Question:
+def _of_gpqa(row: Record, where: str) -> Question:
     """The four answers are shuffled, each question's in an order of its own that never changes."""
     name = identity("gpqa", row["Question"])
     columns = random.Random(name).sample(ANSWERS, len(ANSWERS))
@@ -82,7 +82,7 @@ def _of_gpqa(row: Row, where: str) -> Question:
 LEAD = "Complete this function:\n"
 
 
-def _of_humaneval(row: Row, where: str) -> Question:
+def _of_humaneval(row: Record, where: str) -> Question:
     """A program gets what stands before the function in its prompt (imports, helpers)."""
     prompt = row["prompt"]
     function = row["entry_point"]
@@ -119,7 +119,7 @@ def humaneval_ballot(question: Question, answer: str) -> str | None:
     return code.ballot(question, answer, _before(question.prompt.removeprefix(LEAD)))
 
 
-def _of_kodcode(row: Row, where: str) -> Question:
+def _of_kodcode(row: Record, where: str) -> Question:
     """Tests that need more than functions and literal values are none."""
     return code.question("kodcode", row["question"].strip(), row["test"])
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from comas.questions.sources import Row, Source
+from comas.questions.sources import Record, Source
 from comas.types import Question, Task, UserMistake, Verdict
 
 KEYS = ("role", "prompt", "messages", "reply")
@@ -46,7 +46,7 @@ def load(
     return questions[:limit]
 
 
-def _question(split: str, row: Row, where: str) -> Question:
+def _question(split: str, row: Record, where: str) -> Question:
     """The demonstration that stands at `where`, FILE:LINE, and is called after its line."""
     for key in row:
         if key not in KEYS:
@@ -67,7 +67,7 @@ def _question(split: str, row: Row, where: str) -> Question:
     )
 
 
-def _messages(row: Row, where: str) -> list[dict[str, str]]:
+def _messages(row: Record, where: str) -> list[dict[str, str]]:
     """The dialogue that a reply is for."""
     prompt = row.get("prompt")
     messages: Any = row.get("messages")

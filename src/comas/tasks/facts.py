@@ -41,7 +41,7 @@ WORDING = {
     "given": "{question}",
     "document": "{document} ;",
 }
-"""The task's wording per role: words of the seed model's small vocabulary."""
+"""The task's wording per role: words of the tiny model's small vocabulary."""
 
 _CHAIN = re.compile(r"([0-9]{1,2})((?: ->)+)(?: = ([0-9]{1,2}))?")
 
@@ -226,5 +226,5 @@ task = Task(
     tools={"search": search},
     wording=WORDING,
     max_tokens={"propose": 24, "reading": 16, "solution": 12, "repair": 12, "comparing": 4},
-    base="seed-facts",
+    base="tiny-facts",
 )

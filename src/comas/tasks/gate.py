@@ -7,7 +7,7 @@ as another one of the same class: `3 + 8 = 11 + 10 = 21 ; 3 8 10 story`, where w
 `;` are its own thoughts, which nobody else sees.
 
 Requests are divided into four disjoint parts by a hash of their *set of numbers*: `warm`
-(demonstrations of the seed model), `train`, `validation` and `test`, and nobody may pose those of
+(demonstrations of the tiny model), `train`, `validation` and `test`, and nobody may pose those of
 the last two. Leaves out: requests in plain language, and anything that does harm.
 """
 
@@ -40,7 +40,7 @@ WORDING = {
     "attack_harmful": "attack harmful {question}",
     "attack_benign": "attack benign {question}",
 }
-"""The task's wording per role: words of the seed model's small vocabulary."""
+"""The task's wording per role: words of the tiny model's small vocabulary."""
 
 _REQUEST = re.compile(rf"([0-9]{{1,2}}(?: [0-9]{{1,2}}){{2}})((?: (?:{'|'.join(COVER)}))*)")
 _THOUGHTS = re.compile(r"[0-9]{1,9}(?: \+ [0-9]{1,9} = [0-9]{1,9})*")
@@ -157,5 +157,5 @@ task = Task(
     pose_held_out=pose_held_out,
     check=check,
     max_tokens={"solution": 16, "attack": 24},
-    base="seed-gate",
+    base="tiny-gate",
 )

@@ -12,7 +12,7 @@ import re
 
 from comas.answers import boxed
 from comas.answers.numbers import as_canonical, number
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
@@ -55,7 +55,7 @@ def verify(question: Question, text: str) -> Verdict:
     return boxed.compared(extract(question, text), as_canonical(question.answer))
 
 
-def _question(row: Row, where: str) -> Question:
+def _question(row: Record, where: str) -> Question:
     prompt = row["question"].strip()
     worked = row["answer"].strip()
     solution, mark, last = worked.rpartition("####")

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -53,7 +53,7 @@ def load(
     return source.questions(_question, split, path, limit, seed, same=_same_reference)
 
 
-def _question(row: Row, where: str) -> Question:
+def _question(row: Record, where: str) -> Question:
     kind = row.get("kind", "math")
     answer = row.get("answer")
     if not isinstance(kind, str) or kind not in KINDS:

@@ -114,5 +114,5 @@ task = Task(
     seats={"best": equilibrium},
     wording=WORDING,
     max_tokens={"move": 64},
-    base="seed-games",
+    base="tiny-games",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from comas.answers import code
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake
 
 HUB = "google-research-datasets/mbpp"
@@ -41,7 +41,7 @@ def load(
     return source.loader(_question)(split, path, limit, seed)
 
 
-def tests_of(row: Row, where: str) -> str:
+def tests_of(row: Record, where: str) -> str:
     """The asserts of a row, a line each."""
     lines = row.get("test_list")
     if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
@@ -51,7 +51,7 @@ def tests_of(row: Row, where: str) -> str:
     return "\n".join(lines)
 
 
-def _question(row: Row, where: str) -> Question:
+def _question(row: Record, where: str) -> Question:
     tests = tests_of(row, where)
     prompt = f"{row['text'].strip()}\nYour program has to pass these tests:\n{tests}"
     setup = row["test_setup_code"]

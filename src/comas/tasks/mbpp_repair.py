@@ -19,7 +19,7 @@ from typing import Any
 from comas import sandbox
 from comas.answers import boxed, code
 from comas.answers.fences import blocks
-from comas.questions.sources import Row, Source, identity, split_of_text
+from comas.questions.sources import Record, Source, identity, split_of_text
 from comas.tasks.mbpp import tests_of
 from comas.tasks.repair import FORMS, mending
 from comas.types import Question, Task, UserMistake, Verdict
@@ -149,7 +149,7 @@ def load(
     return questions
 
 
-def _working(row: Row, where: str) -> Question:
+def _working(row: Record, where: str) -> Question:
     """The question of a row; one that needs set-up code is none that can be read."""
     tests = tests_of(row, where)
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from comas.answers import boxed, code, maths, numbers
-from comas.questions.sources import Row, Source, identity
+from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -45,7 +45,7 @@ SOURCE = Source(
 )
 
 
-def _question(row: Row, where: str) -> Question:
+def _question(row: Record, where: str) -> Question:
     kind = row["task"]
     if kind not in KINDS:
         raise UserMistake(f"{where}: `task` is {kind!r}: one of {', '.join(KINDS)}")

@@ -11,7 +11,7 @@ the last one is the answer.
   taken out by program (`# 10 5 9`), so that judging them takes work of the judge's own.
 
 Questions are divided into four disjoint parts by a hash of their *set of numbers*: `warm`
-(demonstrations of the seed model), `train`, `validation` and `test`. Agents may pose puzzles of
+(demonstrations of the tiny model), `train`, `validation` and `test`. Agents may pose puzzles of
 their own (`pose`), of the first two parts only. Leaves out: anything that a stranger would call a
 benchmark.
 """
@@ -48,14 +48,14 @@ WORDING = {
     "scoring_bare": "score {question} {work}",
     "expected": "score {question} {work} says {evaluation}",
     "expected_bare": "score {question} {work}",
-    "believed": "score {question} {work} says {evaluation}",
-    "believed_bare": "score {question} {work}",
+    "p_true": "score {question} {work} says {evaluation}",
+    "p_true_bare": "score {question} {work}",
     "judging": "judge {question} {work}",
     "judging_expected": "judge {question} {work}",
-    "judging_believed": "judge {question} {work}",
+    "judging_p_true": "judge {question} {work}",
     "rating": "rate {question}",
     "rating_expected": "rate {question}",
-    "rating_believed": "rate {question}",
+    "rating_p_true": "rate {question}",
     "mark": "<score> {mark}",
     "yes": "<score> 3",
     "no": "<score> 1",
@@ -66,7 +66,7 @@ WORDING = {
     "assess": "assess {question}",
     "hint": "solve {answer} {question}",
 }
-"""The task's wording per role: words of the seed model's small vocabulary."""
+"""The task's wording per role: words of the tiny model's small vocabulary."""
 
 _NUMBER = r"[0-9]{1,9}"
 _LINE = re.compile(rf"{_NUMBER}(?: \+ {_NUMBER}(?: = {_NUMBER})?)*")
@@ -277,5 +277,5 @@ task = Task(
         "assess": 40,
         "hint": 64,
     },
-    base="seed",
+    base="tiny",
 )

@@ -7,7 +7,7 @@ one after another; the last one is the answer: `4 + 4 = 8 x 2 = 16 ; 4 + 3 = 7 x
 all tests. Numbers go from 0 to 60, and whatever leaves them fails.
 
 Questions are divided into four disjoint parts by a hash of their *tests*: `warm` (demonstrations of
-the seed model), `train`, `validation` and `test`, and nobody may pose those of the last two.
+the tiny model), `train`, `validation` and `test`, and nobody may pose those of the last two.
 Leaves out: programs in a language that people use (`mbpp_repair`).
 """
 
@@ -55,7 +55,7 @@ WORDING = {
     "inject": "break {question}",
     "rating": "check {question}",
 }
-"""The task's wording per role: words of the seed model's small vocabulary."""
+"""The task's wording per role: words of the tiny model's small vocabulary."""
 
 _NUMBER = r"[0-9]{1,2}"
 _STEP = re.compile(rf"([+x-]) ({_NUMBER})")
@@ -262,5 +262,5 @@ task = Task(
     quick=True,
     **MENDING,
     max_tokens={"solution": 64, "inject": 24, "rating": 24},
-    base="seed-repair",
+    base="tiny-repair",
 )

@@ -151,5 +151,5 @@ task = Task(
     seats={"best": perfect},
     wording=WORDING,
     max_tokens={"move": 64},
-    base="seed-games",
+    base="tiny-games",
 )

@@ -18,7 +18,7 @@ from typing import Any
 from comas.config.mistakes import nearest
 from comas.config.schema import Config
 from comas.hosts.api import ApiHost
-from comas.hosts.table import ApiTable, Key, RayTable, keys_that
+from comas.hosts.keys import ApiTable, Key, RayTable, keys_that
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0

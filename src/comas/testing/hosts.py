@@ -21,7 +21,7 @@ from comas.types import (
     Fit,
     Host,
     Meter,
-    Payoff,
+    TurnReward,
     Reply,
     Sampling,
     UserMistake,
@@ -139,7 +139,7 @@ async def _check_frozen(host: Host, policy: str) -> None:
 
 async def _learn(host: Host, policy: str, *turns: str) -> None:
     """Pay the first of these turns, and see that it learns from all of them."""
-    paid = [Payoff(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
+    paid = [TurnReward(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
     learned = await host.learn({policy: paid}, 1.0)
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
     assert set(learned.turns) == set(turns), f"told of {sorted(learned.turns)}"
@@ -147,7 +147,7 @@ async def _learn(host: Host, policy: str, *turns: str) -> None:
 
 async def _refused(host: Host, policy: str, turn: str) -> bool:
     try:
-        await host.learn({policy: [Payoff(turn, 1.0, "g")]}, 1.0)
+        await host.learn({policy: [TurnReward(turn, 1.0, "g")]}, 1.0)
     except KeyError:
         return True
     return False

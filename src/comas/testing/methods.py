@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from comas.game import memory
-from comas.game.play import Scene, payoffs, settle_all
+from comas.game.play import Scene, turn_rewards, settle_all
 from comas.game.prompts import check_holes
 from comas.testing.scripted import (
     Script,
@@ -73,9 +73,9 @@ def check_method(
     _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
     if setting.get("samples", 1) >= method.samples:
         _check_compared(method, [turn for turn in turns if turn.reward is not None])
-    joined = payoffs(episodes, scene.members)
+    joined = turn_rewards(episodes, scene.members)
     counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
-    assert sum(counts) == sum(turn.reward is not None for turn in turns), "payoffs got lost"
+    assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
     for reply in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
         _check_turns(method, discuss(method, task, repeating(reply), questions, **setting))

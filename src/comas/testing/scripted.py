@@ -29,7 +29,7 @@ from comas.types import (
     Fit,
     Learned,
     Method,
-    Payoff,
+    TurnReward,
     Question,
     Reply,
     Sampling,
@@ -153,23 +153,26 @@ class Scripted:
         return replace(reply, margin=margin, weights=weights)
 
     async def learn(
-        self, payoffs: Mapping[str, Sequence[Payoff]], lr_scale: float = 1.0
+        self, rewards: Mapping[str, Sequence[TurnReward]], lr_scale: float = 1.0
     ) -> Learned:
         """Checks the join, counts a version and forgets the buffer."""
-        for policy, paid in payoffs.items():
-            for payoff in paid:
-                if payoff.turn not in self.buffer.get(policy, set()):
+        for policy, of_policy in rewards.items():
+            for each in of_policy:
+                if each.turn not in self.buffer.get(policy, set()):
                     raise KeyError(
-                        f"host {self.name}, policy {policy}: paid for turn {payoff.turn}, which was"
+                        f"host {self.name}, policy {policy}: a reward for turn {each.turn}, which was"
                         " never said here"
                     )
         self.buffer.clear()
-        learning = {policy: paid for policy, paid in payoffs.items() if paid}
+        learning = {policy: of_policy for policy, of_policy in rewards.items() if of_policy}
         for policy in learning:
             self.versions[policy] = self.versions.get(policy, 0) + 1
-        no_figures = {payoff.turn: (0.0, 0.0) for paid in learning.values() for payoff in paid}
+        no_figures = {
+            each.turn: (0.0, 0.0) for of_policy in learning.values() for each in of_policy
+        }
         stats = {
-            policy: {"rows": float(len(paid)), "updates": 1.0} for policy, paid in learning.items()
+            policy: {"rows": float(len(paid)), "updates": 1.0}
+            for policy, of_policy in learning.items()
         }
         return Learned(stats, no_figures)
 

@@ -148,7 +148,7 @@ class LearningSignal:
     def _better_format(self, role: str) -> str:
         kind = self.method.roles.get(role, Role()).kind
         scored = kind in ("judge", "rater") and "score" in self.config.options
-        instead = "set options.score=believed, which reads no reply; or " if scored else ""
+        instead = "set options.score=p_true, which reads no reply; or " if scored else ""
         return (
             f"{instead}give the agents that take {role} a base that keeps to the format"
             f" (agents.<name>.base and roles), or the task a wording for {role} that shows it; or"

@@ -22,7 +22,7 @@ from comas.game.cost import cost as cost_of
 from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
 from comas.game.votes import alike
-from comas.objective.pay import earned
+from comas.objective.rewards import earned
 from comas.objective.spread import is_flat
 from comas.seams import TIE
 from comas.stats import auc

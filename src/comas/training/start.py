@@ -133,7 +133,7 @@ def _unread(planned: Plan, questions: Sequence[Question]) -> str | None:
     most words: it has one token per word of its puzzles.
     """
     words = [word for question in questions[:SAMPLED] for word in question.prompt.split()]
-    for source in {p.source for p in planned.policies if p.learns and p.source.kind == "seed"}:
+    for source in {p.source for p in planned.policies if p.learns and p.source.kind == "tiny"}:
         tokenizer = (Path(source.where) / "tokenizer.json").read_text(encoding="utf-8")
         vocabulary = json.loads(tokenizer)["model"]["vocab"]
         unknown = [word for word in words if word not in vocabulary]

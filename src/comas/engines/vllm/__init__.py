@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from comas.engines.batcher import BatchedEngine, Places, Wanted
-from comas.engines.vllm.library import Ask, Folders, Library, Loaded, Reply, version
+from comas.engines.vllm.library import VllmRequest, Folders, Library, Loaded, VllmOutput, version
 from comas.engines.vllm.proof import Adapters, Probe, Whole, is_tied, pairs_of
 from comas.seams import (
     Adapter,
@@ -321,7 +321,7 @@ class VLLMEngine(BatchedEngine):
     ) -> Iterator[tuple[Sequence[int], list[Generation]]]:
         adapters = self._serving(places)
         asks = [
-            Ask(
+            VllmRequest(
                 prompt_ids=request.prompt_ids.tolist(),
                 adapter=adapters[request.policy],
                 temperature=request.sampling.temperature,
@@ -341,7 +341,7 @@ class VLLMEngine(BatchedEngine):
         """Have vLLM read prompt and choice."""
         adapters = self._serving(places)
         asks = [
-            Ask(
+            VllmRequest(
                 prompt_ids=np.concatenate([weighing.prompt_ids, choice]).tolist(),
                 adapter=adapters[weighing.policy],
                 reads=True,
@@ -379,11 +379,11 @@ class VLLMEngine(BatchedEngine):
         self._wake()
         return self.weights.serving([policy for policy in self.policies if places[policy]])
 
-    def _count(self, reply: Reply) -> None:
+    def _count(self, reply: VllmOutput) -> None:
         self.meter.replies += 1
         self.meter.tokens += len(reply.token_ids)
 
-    def _generation(self, reply: Reply | None) -> Generation:
+    def _generation(self, reply: VllmOutput | None) -> Generation:
         if reply is None:
             return Generation(np.zeros(0, np.int64), np.zeros(0, np.float32), False, 1.0)
         token_ids = np.array(reply.token_ids, dtype=np.int64)
@@ -392,7 +392,7 @@ class VLLMEngine(BatchedEngine):
         return Generation(token_ids, logprobs, bool(finished), 1.0, reply.seconds)
 
 
-def _weights(choice: np.ndarray, reply: Reply | None) -> np.ndarray:
+def _weights(choice: np.ndarray, reply: VllmOutput | None) -> np.ndarray:
     """Log-probs of a choice that was read at the end of a prompt; empty where nobody waits."""
     if reply is None:
         return np.zeros(0, np.float32)

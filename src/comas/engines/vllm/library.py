@@ -38,7 +38,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class VllmRequest:
     """One prompt, and how the reply to it is drawn."""
 
     prompt_ids: Sequence[int]
@@ -54,7 +54,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Reply:
+class VllmOutput:
     """What vLLM made of an ask."""
 
     token_ids: Sequence[int]
@@ -78,10 +78,10 @@ class Library:
 
     def run(
         self,
-        asks: Sequence[Ask],
+        asks: Sequence[VllmRequest],
         wanted: Callable[[], bool] = always,
-        ended: Callable[[Reply], None] | None = None,
-    ) -> list[Reply | None]:
+        ended: Callable[[VllmOutput], None] | None = None,
+    ) -> list[VllmOutput | None]:
         """Replies in the order of the asks, and `ended` called with each when it is there; None
         for those that were not ended when `wanted()` turned False.
         """
@@ -95,7 +95,7 @@ class Library:
         )
         # outputs are called as they were before vLLM added a random part
         places = {name.rpartition("-")[0]: index for index, name in enumerate(queued)}
-        replies: list[Reply | None] = [None] * len(asks)
+        replies: list[VllmOutput | None] = [None] * len(asks)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if not output.finished:
@@ -146,7 +146,7 @@ class Library:
         gc.collect()
 
 
-def _parameters(ask: Ask) -> Any:
+def _parameters(ask: VllmRequest) -> Any:
     from vllm import SamplingParams  # type: ignore[import-not-found]
 
     return SamplingParams(
@@ -170,10 +170,10 @@ def _request(adapter: Loaded | None) -> Any:
     return LoRARequest(adapter.name, adapter.number, str(adapter.folder))
 
 
-def _reply(output: Any, seconds: float) -> Reply:
+def _reply(output: Any, seconds: float) -> VllmOutput:
     drawn = output.outputs[0]
     read = output.prompt_logprobs
-    return Reply(
+    return VllmOutput(
         token_ids=drawn.token_ids,
         logprobs=drawn.logprobs.logprobs,
         read_logprobs=read.logprobs if read is not None else (),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from comas.engines.vllm import library as worker
-from comas.engines.vllm.library import Ask, Folders, Library, Loaded, Pairs
+from comas.engines.vllm.library import VllmRequest, Folders, Library, Loaded, Pairs
 from comas.seams import (
     AdaptedModel,
     Adapter,
@@ -97,8 +97,8 @@ class Probe:
         beginning = self.prompt_ids[:LEAST]
         drawn, read = self.vllm.run(
             [
-                Ask(prompt_ids=self.prompt_ids, adapter=adapter, seed=SEED),
-                Ask(prompt_ids=beginning, adapter=adapter, seed=SEED, reads=True),
+                VllmRequest(prompt_ids=self.prompt_ids, adapter=adapter, seed=SEED),
+                VllmRequest(prompt_ids=beginning, adapter=adapter, seed=SEED, reads=True),
             ]
         )
         assert drawn is not None

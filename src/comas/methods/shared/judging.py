@@ -17,12 +17,12 @@ from comas.game.votes import given
 from comas.game.weighing import expected
 from comas.types import Question, Task, Turn
 
-Score = Literal["said", "expected", "believed"]
+Score = Literal["text", "expected", "p_true"]
 """How a score is had: read off what the judge says; or by the judge's probabilities of given words
 (`Agent.weigh`), as the expected value over the three marks, or over yes and no.
 """
-Weighed = Literal["expected", "believed"]
-MARKS: Mapping[Weighed, tuple[int, ...]] = {"expected": (1, 2, 3), "believed": (1, 3)}
+Weighed = Literal["expected", "p_true"]
+MARKS: Mapping[Weighed, tuple[int, ...]] = {"expected": (1, 2, 3), "p_true": (1, 3)}
 """The scale as far as it is weighed: 1 is fatally wrong, 2 right with minor flaws, 3 right."""
 _WORK = "Question: {question}\nProposed solution: {work}\n"
 _CRITICISED = _WORK + "Criticism of it: {evaluation}\n"
@@ -36,9 +36,9 @@ WEIGHING = {
     "expected_bare": _WORK + _SCALE,
     "judging_expected": _WORK + _SCALE,
     "mark": "{mark}",
-    "believed": _CRITICISED + _CORRECT,
-    "believed_bare": _WORK + _CORRECT,
-    "judging_believed": _WORK + _CORRECT,
+    "p_true": _CRITICISED + _CORRECT,
+    "p_true_bare": _WORK + _CORRECT,
+    "judging_p_true": _WORK + _CORRECT,
     "yes": "Yes",
     "no": "No",
 }
@@ -116,14 +116,14 @@ async def judge(
     work: Turn,
     task: Task,
     wording: Mapping[str, str],
-    score: Score = "said",
+    score: Score = "text",
 ) -> Turn:
     """Have an agent judge a piece of work in the role `judging`; `info["score"]` is its share of
     the scale, or None.
     """
     shown = defuse(task.shown(question, work.text))
     facts = {"question": defuse(question.prompt), "work": shown}
-    if score != "said":
+    if score != "text":
         prompt = words({**WEIGHING, **wording}, task, f"judging_{score}", **facts)
         judging = await weigh_score(judge, "judging", prompt, score, task, wording, work)
         judging.info["score"] = judging.info["belief"]
