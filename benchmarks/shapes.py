@@ -88,6 +88,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 36,
         "num_attention_heads": 16,
     },
+    "qwen2.5-7b": {
+        **_QWEN,
+        "vocab_size": 152_064,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+    },
 }
 """Name -> config.json. Weights are random: time and memory do not depend on them."""
 METHOD = Method(lambda: None, lambda: None, reinforce_pp, clipped)  # type: ignore[arg-type, return-value]

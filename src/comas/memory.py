@@ -241,7 +241,8 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
         ends = [largest.ends(adapter.targets) for adapter in adapters]
         ranks = [adapter.rank for adapter in adapters]
         each = max(ranks) * max(ends)  # there is room for the largest
-        kept = number * largest.parameters * (1 + copied)
+        dealt = max(1, int(host.gpus or 1)) if by_vllm and host.elsewhere else 1
+        kept = number * largest.parameters * (1 + copied / dealt)
         sampled = 2 * (half or gpu)  # in bfloat16, or of float32 the half that is read together
         kept += each * len(policies) * (8 + sampled + 4 * (refers and bool(weights.adapters)))
         kept += 8 * each * len(learning)
@@ -261,7 +262,7 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
     agents_here = sum(agent.host == name for agent in config.agents.values())
     return HostNeed(
         size=largest,
-        kept=kept,
+        kept=int(kept),
         trained=trained,
         longest=min(host.context or largest.positions, longest),
         asked=max(1, played, measured * agents_here),
@@ -275,6 +276,13 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
 def device_of(host: HostConfig) -> str:
     """The device that a host is going to use."""
     return str(place_of(host.device, host.dtype)[0])
+
+
+def share_of(card: Memory, gpus: float | None) -> Memory:
+    """The memory of an actor's first GPU, or of its share of one; cards are taken to be alike."""
+    share = min(1.0, gpus or 1.0)
+    free = None if card.free is None else int(share * card.free)
+    return Memory(free, None if card.total is None else int(share * card.total))
 
 
 def hosts_with_weights(plan: Plan) -> dict[str, HostConfig]:
@@ -365,8 +373,17 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     those that have none. Values that the config has stay, whatever the memory is.
     """
     hosts = hosts_with_weights(plan)
-    devices = {name: device_of(host) for name, host in hosts.items() if host.on_this_machine}
-    memory = {device: memory_of(device) for device in dict.fromkeys(devices.values())}
+    devices: dict[str, str] = {}
+    memory: dict[str, Memory] = {}
+    for name, host in hosts.items():
+        if host.on_this_machine:
+            device = device_of(host)
+            devices[name] = device
+            if host.elsewhere and device.startswith("cuda"):
+                devices[name] = f"the first GPU of hosts.{name}"
+                memory[devices[name]] = share_of(memory_of(device), host.gpus)
+            elif device not in memory:
+                memory[device] = memory_of(device)
     needs: list[HostMemory] = []
     for name, host in hosts.items():
         if name not in devices:

@@ -182,6 +182,8 @@ class EnginePlan:
     """Rows that are decoded at once, at most."""
     learns: bool = True
     """Whether weights are going to be published."""
+    gpus: int = 1
+    """GPUs that sampling may use; the models, and the learner, are on the first."""
     host: str = "<name>"
     """For error messages: `hosts.<name>`."""
     meter: Meter = field(default_factory=Meter)

@@ -268,6 +268,14 @@ def test_auto_is_vllm_where_it_is_tried_and_starts_otherwise_hf_with_the_reason(
         assert f"hosts.home samples with engine hf, not vllm: {reason}" in caplog.text
 
 
+def test_gpus_that_stand_idle_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    for gpus in (1, 3):
+        plan = EnginePlan(end_ids=[3], pad_id=0, context=64, gpus=gpus, host="home")
+        hf.build(plan, {"p": WholeModel(llama())}).close()
+    (told,) = caplog.messages
+    assert told.startswith("hosts.home.gpus=3: engine hf samples on one of them")
+
+
 def raised(error: Exception) -> Any:
     raise error
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ class Fake:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         self.done.append(function.__name__)
-        return getattr(self, function.__name__)(*arguments)
+        return [getattr(self, function.__name__)(*arguments)]
 
     def adapter_dtype(self) -> torch.dtype:
         return torch.float32
@@ -324,6 +325,105 @@ def test_it_sleeps_while_the_learner_works_and_only_where_it_is_told_to(
     assert not {"sleep", "wake"} & set(fake.done)
     engine.close()
     on_a_cpu.close()
+
+
+GPUS = 4
+LEARNT = {
+    "q_proj": (torch.arange(12.0).view(2, 6), torch.arange(16.0).view(8, 2)),
+    "k_proj": (torch.arange(6.0).view(1, 6), torch.arange(4.0).view(4, 1)),
+    "o_proj": (torch.arange(8.0).view(1, 8), torch.arange(6.0).view(6, 1)),
+}
+"""Two heads of keys, of width 2, for four workers; `o_proj` is dealt by its inputs."""
+SHARES = {
+    "q_proj": lambda i: (slice(0, 6), slice(2 * i, 2 * i + 2)),
+    "k_proj": lambda i: (slice(0, 6), slice(i // 2 * 2, i // 2 * 2 + 2)),
+    "o_proj": lambda i: (slice(2 * i, 2 * i + 2), slice(0, 6)),
+}
+
+
+def one_of_four(index: int) -> Any:
+    """A worker of vLLM's that has its share of an adapter in the second slot of two, of rank 2."""
+    modules = {}
+    for name, (a, b) in LEARNT.items():
+        inputs, outputs = SHARES[name](index)
+        own_a, own_b = a[:, inputs], b[outputs]
+        stacked_a = torch.zeros(2, 1, 2, own_a.shape[1])
+        stacked_b = torch.zeros(2, 1, len(own_b), 2)
+        stacked_a[1, 0, : len(own_a)] = own_a
+        stacked_b[1, 0, :, : own_b.shape[1]] = own_b
+        modules[name] = SimpleNamespace(lora_a_stacked=(stacked_a,), lora_b_stacked=(stacked_b,))
+    adapters = SimpleNamespace(lora_index_to_id=[None, 7], modules=modules, packed_modules={})
+    parallel = SimpleNamespace(tensor_parallel_size=GPUS, rank=index)
+    return SimpleNamespace(
+        vllm_config=SimpleNamespace(parallel_config=parallel),
+        model_runner=SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=adapters)),
+    )
+
+
+def test_each_of_several_workers_is_compared_with_its_share() -> None:
+    workers = [one_of_four(index) for index in range(GPUS)]
+    assert [worker.difference(each, 7, LEARNT) for each in workers] == [("", 0.0)] * GPUS
+    for name, side, place in (("q_proj", 1, (5, 0)), ("k_proj", 1, (3, 0)), ("o_proj", 0, (0, 6))):
+        changed = {**LEARNT, name: tuple(tensor.clone() for tensor in LEARNT[name])}
+        changed[name][side][place] += 0.5
+        owners = [i for i, each in enumerate(workers) if worker.difference(each, 7, changed)[0]]
+        assert owners == {"q_proj": [2], "k_proj": [2, 3], "o_proj": [3]}[name]
+    workers[1].vllm_config.parallel_config.rank = 2  # it has the share of its neighbour
+    assert worker.difference(workers[1], 7, LEARNT)[0] == "q_proj"
+
+
+def test_what_one_of_several_workers_has_left_out_is_found(
+    fake: Fake, adapters: Adapters, population: Population, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Fake.call
+
+    def two(self: Fake, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        answers = call(self, function, *arguments) * 2
+        if function is worker.bound_modules and "second" in self.faults:
+            answers[1] = answers[1][1:]
+        if function is worker.difference and "apart" in self.faults:
+            answers[1] = ("model.layers.1.mlp.up_proj", 0.25)
+        return answers
+
+    monkeypatch.setattr(Fake, "call", two)
+    adapters.publish("p0", Adapter(population), 1)
+    for fault, words in (
+        ("second", "vLLM has left it out"),
+        ("apart", r"up_proj in vLLM are not the learner's \(largest difference 0.25\)"),
+    ):
+        fake.faults = {fault}
+        with pytest.raises(StaleWeights, match=words):
+            adapters.publish("p0", Adapter(population), 2)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_what_vllm_is_started_with_on_several_gpus(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def starts(**arguments: Any) -> Any:
+        asked.update(arguments)
+        cache = SimpleNamespace(block_size=16)
+        return SimpleNamespace(
+            llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(cache_config=cache))
+        )
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=starts))
+    model = llama(0)  # four heads of keys
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64, max_rows=5, gpus=gpus, host="home")
+    start.start(model, tmp_path, plan, {"max_loras": 3})
+    assert asked.get("tensor_parallel_size", 1) == gpus
+    assert asked.get("distributed_executor_backend") == (None if gpus == 1 else "mp")
+    assert asked["max_loras"] == 3
+    row = start.row_bytes(model.config, 64, torch.float32)
+    assert asked["kv_cache_memory_bytes"] == 5 * row // min(gpus, 4)
+
+
+def test_a_whole_model_on_several_gpus_is_refused() -> None:
+    plan = EnginePlan(end_ids=[3], pad_id=0, context=64, learns=False, gpus=2, host="home")
+    with pytest.raises(UserMistake, match=r"hosts.home.gpus=2: .* set hosts.home.learner=adapters"):
+        build(plan, {"a": WholeModel(llama(0))})
 
 
 def test_closing_leaves_no_folder(fake: Fake, adapters: Adapters, folders: Folders) -> None:

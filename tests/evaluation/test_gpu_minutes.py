@@ -1,5 +1,5 @@
-"""The benchmark of a GPU's minutes runs on a CPU with a tiny model, and a part that fails or hangs
-leaves the others alone.
+"""The benchmark of a GPU's minutes runs on a CPU with a tiny model, and a part that hangs, or that
+ends its process, leaves the others alone.
 """
 
 from __future__ import annotations
@@ -7,33 +7,42 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_minutes.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPT = BENCHMARKS / "gpu_minutes.py"
 
 
-def ran(out: Path, parts: str, code: int = 0) -> list[dict[str, Any]]:
-    """Findings of these parts."""
+def started(out: Path, parts: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), str(out), "--tiny", "--parts", parts]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
-    assert done.returncode == code, done.stderr[-2000:]
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
 
 
 def test_all_parts_run_on_a_cpu_and_say_what_they_are_for(tmp_path: Path) -> None:
-    parts = "card:99,refresh:99,sample:99,train:99,step:300,waits:9,tests:9"
-    found = ran(tmp_path, parts)
-    said = {part.partition(":")[0]: [] for part in parts.split(",")}
-    for facts in found:
+    parts = "card:99,correct:99,sample:99,train:99,step:300,whole:99,waits:9,tests:9"
+    done = started(tmp_path, parts)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said: dict[str, list[dict[str, Any]]] = {}
+    for line in (tmp_path / "results.jsonl").read_text().splitlines():
+        facts = json.loads(line)
         assert "failed" not in facts, facts
-        said[facts["part"]].append(facts)
+        said.setdefault(facts["part"], []).append(facts)
+    assert list(said) == ["command", *(part.partition(":")[0] for part in parts.split(","))]
+    assert parts in said.pop("command")[0]["command"]
     assert all(facts[-1]["took"] >= 0 for facts in said.values())
     assert said["card"][1]["matmul_tflops"] > 0
-    assert said["refresh"][0]["gap_max"] < 1e-3
+    *distances, _ = said["correct"]
+    assert [facts["who"] for facts in distances] == [
+        "engine",
+        "learner, packs",
+        "learner, rows apart",
+        "transformers",
+    ]
+    assert all(0 < facts["gap_mean"] <= facts["gap_max"] < 1e-5 for facts in distances)
     for part, plain, ours in (
         ("sample", "generate", "hf, 2 adapters"),
         ("train", "peft, 1 adapter", "comas, 2 adapters"),
@@ -46,18 +55,58 @@ def test_all_parts_run_on_a_cpu_and_say_what_they_are_for(tmp_path: Path) -> Non
     dry, *steps, _, _ = said["step"]
     assert dry["peak_GB"] > 0
     assert [step["who"] for step in steps] == ["step 0", "step 1"]
+    assert said["whole"][1]["gap_mean"] < 1e-5
     assert "| hf, base |" in (tmp_path / "tables.md").read_text()
 
 
-def test_a_part_without_time_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
-    found = ran(tmp_path, "sample:0,card:99", code=1)
-    of_sample = [facts for facts in found if facts["part"] == "sample" and "who" in facts]
-    assert {facts["failed"] for facts in of_sample} == {"no time was left for its first run"}
-    assert any("matmul_tflops" in facts for facts in found)
-
-
 def test_a_part_that_nobody_knows_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(tmp_path), "--tiny", "--parts", "sampel:9"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = started(tmp_path, "card:9,sampel:9")
     assert done.returncode == 1
-    assert done.stderr.startswith("--parts: 'sampel' is none of card, refresh, sample")
+    assert done.stderr.startswith("--parts: 'sampel' is none of card, correct, sample")
+
+
+PROCESS = """
+import json, sys, time
+parts = sys.argv[sys.argv.index("--parts") + 1].split(",")
+for part in parts:
+    name = part.partition(":")[0]
+    print(json.dumps({"begins": name}), flush=True)
+    print("a library's own words", flush=True)
+    if name == "hangs":
+        time.sleep(600)
+    if name == "dies":
+        sys.exit(3)
+    print(json.dumps({"part": name, "found": 1}), flush=True)
+    print(json.dumps({"ends": name}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [("hangs", "it was late, and was ended"), ("dies", "its process ended with 3"), ("", "")],
+)
+def test_a_part_that_goes_wrong_is_told_and_those_behind_it_are_left(
+    bad: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_minutes
+
+    monkeypatch.setattr(gpu_minutes, "GRACE", 3.0)
+    process = tmp_path / "process.py"
+    process.write_text(PROCESS)
+    names = ["one", *([bad] if bad else []), "two"]
+    parts = [(name, 0.0) for name in names]
+    found: list[dict[str, Any]] = []
+    runs = 0
+    while parts:
+        over = gpu_minutes.supervise(
+            parts,
+            [sys.executable, str(process)],
+            time.time() + 60,
+            lambda **facts: found.append(facts),
+        )
+        parts = parts[over:]
+        runs += 1
+    wrong = [{"part": bad, "failed": why}] if bad else []
+    assert found == [{"part": "one", "found": 1}, *wrong, {"part": "two", "found": 1}]
+    assert runs == (2 if bad else 1)

@@ -6,6 +6,7 @@ own has one of two machines, which are processes here and pretend to have GPUs.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,13 +26,16 @@ import pytest
 import comas
 from comas.children import without_keys
 from comas.hosts import ray as hosts_ray
+from comas.hosts.plan import HostPlan
 from comas.hosts.ray import RayHost
+from comas.hosts.keys import RayTable
+from comas.seams import AdapterSpec
 from comas.storage.run import Run
 from comas.testing import check_host
 from comas.types import Ask, HostFailure, HostLost, UserMistake
 from tests.support.remembering import METHOD
 from tests.support.runs import SMALL, essence
-from tests.support.shipped import slow, unbuildable
+from tests.support.shipped import not_started, slow, unbuildable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
@@ -201,6 +206,30 @@ def test_eight_gpus_take_eight_hosts_and_a_ninth_is_refused(
         assert "hosts.h8.kind=ray asks for 1 CPU, 1 GPU on one machine" in str(refused.value)
         assert "0 of 8 GPU free" in str(refused.value)
         RayHost("h8", slow, learns=False, gpus=1).close()  # as soon as one is free
+
+
+def test_vllm_would_have_the_gpus_of_its_actor_and_no_others(cluster: Any, untaught: Path) -> None:
+    taken: list[tuple[str, str]] = []
+    with ExitStack() as opened:
+        for name, gpus in (("left", 2), ("right", 2), ("third", 3), ("fourth", 0.5)):
+            plan = HostPlan(
+                name=name,
+                table=RayTable(device="cpu", gpus=gpus),
+                policies={"a": str(untaught), "b": str(untaught)},
+                engine=SimpleNamespace(build=not_started),
+                under=str(untaught),
+                shapes=dict.fromkeys("ab", AdapterSpec(4)),
+            )
+            host = opened.enter_context(closing(hosts_ray.build(plan)))
+            with pytest.raises(UserMistake) as told:
+                host.ready()
+            arguments = json.loads(str(told.value))
+            assert arguments.get("tensor_parallel_size", 1) == len(arguments["visible"])
+            assert arguments.get("distributed_executor_backend") == ("mp" if gpus > 1 else None)
+            assert arguments["max_loras"] == 3
+            assert len(arguments["visible"]) == max(1, gpus)
+            taken += [(node_of(host), gpu) for gpu in arguments["visible"]]
+    assert len(set(taken)) == len(taken) == 2 * GPUS
 
 
 @pytest.mark.parametrize(

@@ -462,6 +462,56 @@ def test_a_row_that_is_longer_than_a_pass_has_its_logits_made_in_chunks() -> Non
     assert not few_logits(model, 256, 50 * 128)
 
 
+EIGHT = [f"hosts.h{i}.kind=ray" for i in range(8)]
+"""Actors on a machine with eight GPUs."""
+
+
+@pytest.mark.parametrize(("gpus", "fits"), [(1, True), (2, True), (0.25, False)])
+def test_each_actor_has_cards_of_its_own(
+    gpus: float, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shaped(next(iter(SHAPES))).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory, "place_of", lambda *_: (torch.device("cuda", 0), torch.bfloat16))
+    monkeypatch.setattr(auto, "takes_vllm", lambda *_: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    keys = [f"hosts.h{i}.{key}" for i in range(8) for key in (f"gpus={gpus}", "learner=adapters")]
+    bases = [f"hosts.h{i}.base={tmp_path}" for i in range(8)]
+    run = runs.planned(["task=sums", "agents=16", "lr=1e-3", *EIGHT, *keys, *bases])
+    need = memory.need_of(run, "h0")
+    assert isinstance(need, memory.HostNeed)
+    card = 2 * need.kept
+    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(card, card))
+    found = memory.memory_plan(run)
+    assert [host.device for host in found.hosts] == [
+        f"the first GPU of hosts.h{i}" for i in range(8)
+    ]
+    assert all(memory.usable == int(min(1, gpus) * card) for memory in found.memory.values())
+    if fits:
+        found.check()
+    else:
+        with pytest.raises(UserMistake, match=r"GB free on the first GPU of hosts\.h0"):
+            found.check()
+
+
+def test_a_base_that_vllm_deals_to_two_gpus_takes_half_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shaped(next(iter(SHAPES))).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory, "place_of", lambda *_: (torch.device("cuda", 0), torch.bfloat16))
+    keys = ["task=sums", "hosts.home.learner=adapters", "hosts.home.kind=ray"]
+    kept = {}
+    for engine in ("vllm", "hf"):
+        for gpus in (1, 2):
+            run = resolved(
+                tmp_path, *keys, f"hosts.home.engine={engine}", f"hosts.home.gpus={gpus}"
+            )
+            kept[engine, gpus] = memory.need_of(run, "home")
+    base = 2 * kept["hf", 1].size.parameters
+    assert kept["hf", 2].kept == kept["hf", 1].kept
+    assert kept["vllm", 1].kept == kept["hf", 1].kept + base
+    assert kept["vllm", 2].kept == kept["hf", 1].kept + base // 2
+
+
 @pytest.mark.parametrize("total", [24, 80])
 @pytest.mark.parametrize("name", SHAPES)
 def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(

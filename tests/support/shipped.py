@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from comas.engines import vllm
+from comas.seams import EnginePlan, Weights
 from comas.testing import Scripted
 from comas.types import Ask, HostFailure, UserMistake
 
@@ -70,6 +77,20 @@ class Slow(Scripted):
 def slow(name: str = "far") -> Slow:
     """A host that does what prompts say."""
     return Slow(polite, name)
+
+
+def not_started(plan: EnginePlan, models: Mapping[str, Weights]) -> Any:
+    """Tell what vLLM would be started with, and the GPUs that it would see, as a mistake."""
+
+    def tell(**arguments: Any) -> Any:
+        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        raise UserMistake(json.dumps({**arguments, "visible": visible}))
+
+    library: Any = ModuleType("vllm")
+    library.__spec__ = ModuleSpec("vllm", None)
+    library.LLM = tell
+    sys.modules["vllm"] = library
+    return vllm.build(plan, models)
 
 
 def unbuildable(how: str) -> Any:

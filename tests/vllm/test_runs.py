@@ -1,5 +1,5 @@
-"""Runs with vLLM: the contract of engines, four agents of mixed ranks, a kill and a resume, and a
-base that it cannot serve.
+"""Runs with vLLM: the contract of engines, four agents of mixed ranks, a kill and a resume, a base
+that it cannot serve, and `engine=auto` where it takes vLLM.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from comas.engines import vllm
+import comas
+from comas.engines import auto, vllm
+from comas.engines.vllm.library import Library
+from comas.engines.vllm.proof import Adapters
+from comas.learners.lora.learner import AdapterLearner
 from comas.storage.run import Run
 from comas.testing import check_engine
 from tests.support.runs import essence
@@ -114,3 +119,42 @@ def test_a_base_that_vllm_has_no_kernels_for_is_one_line(team: Path, tiny: Path)
     assert "head_dim=8" in line
     assert "or set hosts.home.engine=hf" in line
     assert not folder.exists()
+
+
+def test_auto_takes_it_in_this_process_and_both_take_turns(
+    team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, but that a CPU's build has no sleep: that it is asked to is what is seen."""
+    done: list[str] = []
+
+    def noted(owner: Any, name: str, word: str, replaced: bool = False) -> None:
+        before = getattr(owner, name)
+
+        def note(self: Any, *arguments: Any) -> Any:
+            done.append(word)
+            return None if replaced else before(self, *arguments)
+
+        monkeypatch.setattr(owner, name, note)
+
+    begin = vllm.VLLMEngine.__init__
+
+    def sleeping(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.sleeps = True
+
+    monkeypatch.setattr(auto, "takes_vllm", lambda *_: True)
+    monkeypatch.setattr(vllm.VLLMEngine, "__init__", sleeping)
+    noted(Library, "sleep", "sleep", replaced=True)
+    noted(Library, "wake", "wake", replaced=True)
+    noted(AdapterLearner, "step", "learn")
+    noted(Adapters, "publish", "publish")
+    noted(Adapters, "_prove", "prove")
+    comas.train(team, out=str(team.parent / "auto"), hosts__home__engine="auto", steps=2)
+    refreshed = ["publish", "prove"] * 4
+    assert done == refreshed + ["sleep", "learn", "wake", *refreshed] * 2
+    run = Run.open(team.parent / "auto")
+    (process,) = json.loads((run.path / "processes.json").read_text())["processes"]
+    assert process["engines"].startswith("home: vllm 0.")
+    for step in run.metrics():
+        assert all(policy["updates"] == 1 for policy in step["policies"].values())
+        assert all(policy["gap_max"] < 1e-4 for policy in step["policies"].values())

@@ -490,6 +490,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         context=context,
         max_rows=table.max_rows or MAX_ROWS,
         learns=learner is not None,
+        gpus=plan.gpus,
         host=plan.name,
         meter=meter,
         worker=worker,

@@ -50,6 +50,8 @@ class HostPlan(Generic[T]):
     seed: int = 0
     cpus: int = 1
     """Of a host elsewhere, where its table names no number."""
+    gpus: int = 1
+    """GPUs that its engine may use; its models, and its learner, are on the first."""
     secrets: frozenset[str] = frozenset()
     """Names of environment variables that no process of a host elsewhere may see."""
     work: Work | None = None

@@ -208,7 +208,8 @@ def build_there(plan: HostPlan[RayTable]) -> Host:
     engine.check(f"hosts.{plan.name}")
     policies = {policy: _placed(place, plan.name) for policy, place in plan.policies.items()}
     under = None if plan.under is None else _placed(plan.under, plan.name)
-    return local.build(replace(plan, policies=policies, under=under))
+    gpus = max(1, int(plan.table.gpus or 1))  # a share of one is one
+    return local.build(replace(plan, policies=policies, under=under, gpus=gpus))
 
 
 def _placed(place: str, host: str) -> str:

@@ -8,6 +8,7 @@ function of the program. Leaves out: paged caches (vLLM has them), other process
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -35,6 +36,7 @@ from comas.seams import (
     Weights,
 )
 
+LOG = logging.getLogger("comas")
 LARGEST = 2_000_000_000
 """Parameters of a model above which a second copy of the weights is too much to ask for."""
 
@@ -152,6 +154,13 @@ class HFEngine(BatchedEngine):
         rows, for full attention.
         """
         super().__init__(plan, models)
+        if plan.gpus > 1:
+            LOG.warning(
+                "hosts.%s.gpus=%d: engine hf samples on one of them; vllm uses all, where it is"
+                " installed and serves adapters on one base",
+                plan.host,
+                plan.gpus,
+            )
         self.pad_id = plan.pad_id
         self.max_rows = plan.max_rows
         self.packed = packed

@@ -1,8 +1,9 @@
 """`engine = "vllm"`: vLLM in this process, for adapters on one base or one whole model: how it is
-started, and sampling with it.
+started, and sampling with it. A base with adapters is dealt to all GPUs of the host, one process of
+vLLM's on each.
 
 At each publish it is proved that vLLM serves what was learnt (`proof`). Leaves out: several whole
-models on one host, several GPUs, servers elsewhere (`hosts.api`).
+models on one host, servers elsewhere (`hosts.api`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ def build(plan: EnginePlan, models: Mapping[str, Weights]) -> VLLMEngine:
         ranks = [shared.specs[policy].rank for policy in policies]
         modules = [module for policy in policies for module in pairs_of(shared, policy)]
         arguments = adapter_arguments(ranks, modules, host)
+    elif plan.gpus > 1:
+        raise UserMistake(
+            f"{host}.gpus={plan.gpus}: engine vllm deals adapters on one base to several GPUs, and"
+            f" a whole model to none but one: set {host}.learner=adapters, or {host}.gpus=1"
+        )
     elif plan.learns and model.device.type == "cpu" and is_tied(model):
         raise UserMistake(
             f"{host}.engine = 'vllm' cannot take new weights on a CPU of a base whose head is its"
@@ -137,8 +143,8 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     dtype = served_dtype(model)
     free = _free(device)
     weights = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
-    reserved = weights + (WORKSPACE if device == "cuda" else 0)
-    row = row_bytes(model.config, plan.context, dtype)
+    reserved = weights // plan.gpus + (WORKSPACE if device == "cuda" else 0)
+    row = row_bytes(model.config, plan.context, dtype, plan.gpus)
     arguments: dict[str, Any] = {
         "model": str(folder),
         "tokenizer": None,
@@ -157,6 +163,9 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
         "use_tqdm_on_load": False,
         **adapters,
     }
+    if plan.gpus > 1:
+        # in an actor of Ray it would ask the cluster for GPUs besides those that the actor has
+        arguments |= {"tensor_parallel_size": plan.gpus, "distributed_executor_backend": "mp"}
     if device == "cpu":
         # of a prompt that it computes in parts it rewinds the generator of the request's seed,
         # which generators of a CPU cannot do ("CPU Generator does not use offset")
@@ -200,11 +209,14 @@ def deterministic(device: str, dtype: torch.dtype) -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT", "0") == "1"
 
 
-def row_bytes(config: Any, context: int, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of one row as long as the context, where each layer keeps all."""
+def row_bytes(config: Any, context: int, dtype: torch.dtype, gpus: int = 1) -> int:
+    """Bytes on each GPU of keys and values of one row as long as the context, where each layer
+    keeps all.
+    """
     text = config.get_text_config(decoder=True)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    heads = -(-heads // gpus)
     blocks = -(-context // 128)  # the largest block that it uses by default
     return 2 * text.num_hidden_layers * heads * width * dtype.itemsize * 128 * blocks
 

@@ -121,9 +121,9 @@ class Library:
         """Numbers of the adapters that are loaded."""
         return set(self.llm.llm_engine.list_loras())
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with the worker (below) and return what it returns."""
-        return self.llm.collective_rpc(function, args=arguments)[0]
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function (below) with each worker, one per GPU, and return what they return."""
+        return self.llm.collective_rpc(function, args=arguments)
 
     def forget_prefixes(self) -> bool:
         """Empty the prefix cache, and say whether it is: whole models keep one name for all
@@ -289,9 +289,13 @@ def difference(
     `learnt`, and by how much; ("", 0.0) where all are equal.
 
     `learnt` has A (rank, in) and B (out, rank), B times alpha / rank, in the dtype of adapters.
-    What is read are the buffers that the kernels multiply with. A module without a place among
-    them, or with more than the rank in it, is infinitely far.
+    What is read are the buffers that the kernels multiply with: one of several workers has its
+    share of the inputs of A, or of the outputs of B. A module without a place among them, or with
+    more than the rank in it, is infinitely far.
     """
+    parallel = worker.vllm_config.parallel_config
+    workers = parallel.tensor_parallel_size
+    worker_index = parallel.rank % workers
     adapters = _adapters(worker)
     if number not in adapters.lora_index_to_id:
         return f"slot of adapter {number}", float("inf")
@@ -301,7 +305,10 @@ def difference(
     for name, (a, b) in learnt.items():
         if name not in served:
             return name, float("inf")
-        apart = _apart(served[name], a, b)
+        served_a, served_b = served[name]
+        own_a = _share(a, 1, served_a.shape[1], worker_index, workers)
+        own_b = _share(b, 0, len(served_b), worker_index, workers)
+        apart = _apart(served[name], own_a.to(served_a.device), own_b.to(served_b.device))
         if not apart <= worst[1]:  # not a number is far as well
             worst = (name, apart)
     return worst
@@ -324,6 +331,14 @@ def _slots(adapters: Any, slot: int) -> Iterator[tuple[str, tuple[Tensor, Tensor
             continue
         for part, a, b in zip(parts, module.lora_a_stacked, module.lora_b_stacked, strict=True):
             yield part, (a[slot, 0], b[slot, 0])
+
+
+def _share(tensor: Tensor, dim: int, size: int, index: int, workers: int) -> Tensor:
+    """Part `index` of a tensor that is dealt to workers in parts of `size`; neighbours have one
+    part where there are fewer parts than workers, as of heads of keys and values.
+    """
+    parts = max(1, tensor.shape[dim] // size)
+    return tensor.narrow(dim, index * parts // workers * size, min(size, tensor.shape[dim]))
 
 
 def _apart(served: tuple[Tensor, Tensor], a: Tensor, b: Tensor) -> float:

@@ -203,9 +203,9 @@ class Adapters:
         self.probe = probe
         self.host = host
         self.prove_every = prove_every
-        self.dtype: torch.dtype = vllm.call(worker.adapter_dtype)
+        self.dtype: torch.dtype = vllm.call(worker.adapter_dtype)[0]
         modules = sorted({m for p in policies for m in pairs_of(shared, p)})
-        self.names: Mapping[str, str] = vllm.call(worker.names_of, modules)
+        self.names: Mapping[str, str] = vllm.call(worker.names_of, modules)[0]
         self._serving: dict[str, Serving] = {}
         self._try(policies)
         for policy in policies:
@@ -289,14 +289,15 @@ class Adapters:
         times alpha / rank.
         """
         learnt = {self.names[module]: pair for module, pair in served.items()}
-        bound = set(self.vllm.call(worker.bound_modules, adapter.number))
+        bound = set.intersection(*map(set, self.vllm.call(worker.bound_modules, adapter.number)))
         if odd := sorted(set(learnt) ^ bound):
             where = "vLLM has left it out" if odd[0] in learnt else "only vLLM has it"
             raise StaleWeights(
                 f"{name}: vLLM has bound {len(bound & set(learnt))} of its {len(learnt)} modules"
                 f" ({odd[0]}: {where}), and samples the others from the base"
             )
-        module, apart = self.vllm.call(worker.difference, adapter.number, learnt)
+        differences = self.vllm.call(worker.difference, adapter.number, learnt)
+        module, apart = max(differences, key=lambda difference: difference[1])
         if module:
             raise StaleWeights(
                 f"{name}: the tensors of {module} in vLLM are not the learner's (largest difference"
@@ -414,16 +415,16 @@ def check_weights(vllm: Library, model: Any, dtype: torch.dtype, version: int, n
     """
     weights = {key: tensor for key, tensor in model.state_dict().items() if tensor.ndim}
     covered: set[str] = set()
-    for layer, parts in vllm.call(worker.linear_modules).items():
+    for layer, parts in vllm.call(worker.linear_modules)[0].items():
         keys = [f"{part}.weight" for part in parts]
         if not all(key in weights for key in keys):
             raise StaleWeights(f"{name}: {layer} in vLLM is no layer of the learner's")
         wide = weights[keys[0]].shape[1]
         places = sorted({(version * 31 + i * 7919) % wide for i in range(COLUMNS)})
         learnt = torch.cat([weights[key][:, places] for key in keys])
-        _compare(layer, vllm.call(worker.columns, layer, places), learnt.to(dtype), name)
+        _compare(layer, vllm.call(worker.columns, layer, places)[0], learnt.to(dtype), name)
         covered.update(keys)
-    for key, served in vllm.call(worker.plain_tensors).items():
+    for key, served in vllm.call(worker.plain_tensors)[0].items():
         if key in weights.keys() - covered:
             _compare(key, served, weights[key].to(dtype), name)
             covered.add(key)
