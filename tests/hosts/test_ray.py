@@ -26,9 +26,9 @@ import pytest
 import comas
 from comas.children import without_keys
 from comas.hosts import ray as hosts_ray
+from comas.hosts.keys import RayTable
 from comas.hosts.plan import HostPlan
 from comas.hosts.ray import RayHost
-from comas.hosts.keys import RayTable
 from comas.seams import AdapterSpec
 from comas.storage.run import Run
 from comas.testing import check_host
