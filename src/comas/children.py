@@ -1,4 +1,4 @@
-"""What processes that comas starts are given.
+"""Environment of the processes that comas starts.
 
 Leaves out: how they are started and spoken with (`hosts.ray`, `answers.pool`), and programs that
 nobody trusts (`sandbox`).

@@ -136,7 +136,9 @@ NAMES: dict[Stage, str] = {
 STEPS = 3
 """After so many it is said how long the rest will take."""
 GAMES = 16
-"""The same of an evaluation: its games are played at once, and the first says little of others."""
+"""Games of an evaluation after which the remaining time is shown: they are played at once, and the
+first says little of others.
+"""
 
 
 def amount(progress: Progress) -> str:
@@ -421,8 +423,8 @@ class Display(Lines):
 
 
 def watcher(as_json: bool) -> Quiet:
-    """What shows a run or an evaluation of the command line: lines, on a terminal with a live one;
-    notes alone, on stderr, where stdout is for an object.
+    """Choose what shows a run or an evaluation of the command line: lines, on a terminal with a
+    live one; notes alone, on stderr, where stdout is for an object.
     """
     if as_json:
         return Quiet(Console(stderr=True))

@@ -35,7 +35,7 @@ Stage = Literal[
     "after",
     "saving",
 ]
-"""What a run is doing: `estimating` is of the memory that it will take; `asking` is a preflight's;
+"""Stage of a run: `estimating` is of the memory that it will take; `asking` is a preflight's;
 `before`, `validation` and `after` are measurements of accuracy.
 """
 Certainty = Literal["exactly", "about", "at most"]
@@ -44,7 +44,7 @@ EVERY = 0.25
 WINDOW = 5.0
 """Seconds over which the speed is averaged."""
 COUNTS = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
-"""Of a meter."""
+"""Counts of a meter."""
 ENOUGH = 1.0
 """Seconds of a stage before which no speed is told."""
 
@@ -65,7 +65,9 @@ class Progress:
     expected: int | None = None
     """Replies of the whole stage; None where nobody knows."""
     certainty: Certainty = "exactly"
-    """What `expected` is: the plan of a measurement, as many as in the step before, or a bound."""
+    """Meaning of `expected`: the plan of a measurement, as many as in the step before, or a
+    bound.
+    """
     tokens: int = 0
     """Generated in this stage, also those of replies that go on, and for monitors."""
     speed: float | None = None
@@ -222,7 +224,7 @@ def _handing_on(event: str) -> Callable[..., None]:
 
 
 EVENTS = "begin working turn step measured alarm planned cell game ended"
-"""What is handed on as it comes."""
+"""Events that are handed on as they come."""
 for _event in EVENTS.split():
     setattr(Hooks, _event, _handing_on(_event))
 
@@ -343,7 +345,7 @@ class Pulse:
         self._timer = loop.call_later(EVERY, self._beat, loop)
 
     def _count(self) -> Meter:
-        """What all hosts have done so far."""
+        """Sum up what all hosts have done so far."""
         meters = self._meters.values()
         total: dict[str, Any] = {
             count: sum(getattr(meter, count) for meter in meters) for count in COUNTS

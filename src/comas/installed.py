@@ -1,4 +1,4 @@
-"""What runs here: versions, extras, processor, devices, and whether the sandbox holds.
+"""Facts about what runs here: versions, extras, processor, devices, and whether the sandbox holds.
 
 Only versions, counts and fixed words, so that no path, no name of a host or user, no key and no
 value of the environment is in it: it can be pasted into an issue. Leaves out: how memory and GPUs

@@ -1,4 +1,4 @@
-"""What this machine is, and how much memory it can give now: of the CPU within the limits of
+"""Facts about this machine, and how much memory it can give now: of the CPU within the limits of
 control groups, and of a GPU; which GPUs there are, and what is particular about Apple's; threads,
 large blocks and the garbage collector of this process.
 
@@ -37,8 +37,8 @@ VERSION_2 = [
 VERSION_1 = [
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 ]
-"""Of control groups: the folder below where they are mounted, the files with a limit and with what
-is used, and the name in memory.stat of what the kernel can drop.
+"""Files of control groups: the folder below where they are mounted, the files with a limit and with
+what is used, and the name in memory.stat of what the kernel can drop.
 """
 LARGE_BLOCK = 2**20
 """Bytes from which on a block of memory goes back to the system when it is freed."""
@@ -46,7 +46,7 @@ KEPT_HEAP = 2**26
 """Bytes that may be free at the end of the heap before the system gets them back."""
 MMAP_THRESHOLD = -3
 TRIM_THRESHOLD = -1
-"""What glibc's malloc.h calls M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
+"""Numbers of M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in glibc's malloc.h."""
 APPLE_GPU = threading.RLock()
 """Held by the thread that computes on an Apple GPU: where two do at once, the process dies without
 an exception (pytorch issue 197805).
@@ -366,7 +366,7 @@ def _commit() -> str | None:
 
 
 def _processor() -> str:
-    """Its name, as far as it can be learnt."""
+    """Return the processor's name, as far as it can be learnt."""
     model_names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     if model_names:
         return model_names[0].split(":", 1)[1].strip()

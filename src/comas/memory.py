@@ -29,8 +29,8 @@ from comas.models.sources import apart_up_to, config_folder, positions_of
 from comas.types import UserMistake
 
 SHARES = {"cpu": 0.5, "gpu": 0.8}
-"""Of the usable memory, what bounds aim at: the formula is off by a tenth, and a CPU's memory is
-for others too.
+"""Share of the usable memory that bounds aim at: the formula is off by a tenth, and a CPU's memory
+is for others too.
 """
 MOST = {
     # SmolLM2-135M learnt 195, 223, 230 and 231 tokens per processor second in passes of 256, 512,
@@ -46,14 +46,16 @@ QUESTION = 512
 SHOWN = 2
 """Replies that a prompt shows: the work and its criticism."""
 SCATTERED = 0.1 if can_return_large_blocks() else 0.7
-"""Of a pass on a CPU, what the allocator holds in blocks that are free but do not fit."""
+"""Share of a pass on a CPU that the allocator holds besides, in blocks that are free but do not
+fit.
+"""
 KEPT_CHECKPOINTS = 4
 """The last two, the best, and one that is being written."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What a config.json says of a model."""
+    """Sizes of a model, from its config.json."""
 
     parameters: int
     vocabulary: int
@@ -140,7 +142,9 @@ def parameters(base: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class HostNeed:
-    """What a host keeps, and what its passes take: bytes, by the largest of its models."""
+    """Needs of a host: what it keeps, and what its passes take, in bytes, by the largest of its
+    models.
+    """
 
     size: ModelSize
     kept: int
@@ -293,7 +297,7 @@ def hosts_with_weights(plan: Plan) -> dict[str, HostConfig]:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What one host takes, in bytes, and the bounds of its passes."""
+    """Memory of one host, in bytes, and the bounds of its passes."""
 
     name: str
     device: str

@@ -141,8 +141,8 @@ class Adapter:
 
 
 Weights = WholeModel | Adapter
-"""What a policy is sampled from. Engines in this process read it in place: nothing is copied that
-need not be.
+"""Weights that a policy is sampled from. Engines in this process read them in place: nothing is
+copied that need not be.
 """
 
 
@@ -152,7 +152,7 @@ class StaleWeights(RuntimeError):
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine promises; nothing, if nothing is said."""
+    """Promises of an engine; none, unless it makes them."""
 
     deterministic: bool = False
     """Whether a text follows from policy, prompt, sampling and seed alone, whatever else is sampled
@@ -161,7 +161,7 @@ class EngineFacts:
     margin_known: bool = False
     """Whether `Generation.margin` is measured; it is 1 otherwise."""
     library: str = ""
-    """What computes, with its version, where that is another library: `vllm 0.32.0`."""
+    """Library that computes, with its version, where it is another one: `vllm 0.32.0`."""
     counts: bool = False
     """Whether tokens and replies are counted on the plan's meter while they are drawn; otherwise
     the host counts replies that are complete.
@@ -170,7 +170,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
-    """What an engine is built for."""
+    """Token ids and bounds that an engine is built for."""
 
     end_ids: Sequence[int]
     """Tokens that end a reply."""
@@ -198,7 +198,7 @@ class Engine(Protocol):
 
     @property
     def facts(self) -> EngineFacts:
-        """Its promises."""
+        """Return the engine's promises."""
         ...
 
     async def sample(self, request: Request) -> Generation:
@@ -255,8 +255,8 @@ SIGNS = (
     "ALLOC_FAILED",
     "Invalid buffer size",  # a tensor that is too large for an Apple GPU
 )
-"""What torch's allocators and libraries say, in the text of a RuntimeError: there is a class of its
-own for CUDA only.
+"""Words of torch's allocators and libraries for want of memory, in the text of a RuntimeError:
+there is a class of its own for CUDA only.
 """
 
 
@@ -288,7 +288,7 @@ class Learner(Protocol):
     """Trains. One optimizer step per policy present in the rows."""
 
     method: Method
-    """What it learns by."""
+    """Method that it learns by."""
 
     def logprobs(
         self, policy: str, rows: Sequence[Row], reference: bool = False

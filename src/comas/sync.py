@@ -26,7 +26,7 @@ callbacks (future, task, TaskGroup) before its game asks again.
 BEGINNING = 10.0
 """Seconds that a thread has to begin."""
 PLAIN = (UserMistake, HostFailure, HostLost, StaleWeights)
-"""What is raised without the exception groups around it: each is told in one line."""
+"""Errors that are raised without the exception groups around them: each becomes one line."""
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

@@ -25,7 +25,7 @@ Count = Annotated[int, Ge(1)]
 against.
 """
 Whole = Annotated[int, Ge(0)]
-"""The same, from 0."""
+"""Whole number from 0, for options of methods and tasks."""
 Share = Annotated[float, Interval(ge=0, le=1)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
@@ -71,14 +71,14 @@ class ToolFailure(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """What agents may call in a dialogue (`game.dialogue`): text in, text out."""
+    """Tool that agents may call in a dialogue (`game.dialogue`): text in, text out."""
 
     name: str
-    """What it is called by, such as `search`."""
+    """Name by which agents call it, such as `search`."""
     does: str
-    """What it is for, in a sentence: agents read it."""
+    """Purpose, in a sentence: agents read it."""
     argument: str
-    """What it is given, in a word: `expression`."""
+    """Argument that it takes, in a word: `expression`."""
     run: Callable[[str], str]
     """`run(argument)`; may take seconds. Raises ToolFailure for what it cannot do, HostFailure
     where a machine let it down.
@@ -100,7 +100,7 @@ class Question:
     id: str
     """Unique in its task; seeds are derived from it."""
     prompt: str
-    """What agents read."""
+    """Text that agents read."""
     kind: str = ""
     """The form or subject, for tasks that have several."""
     answer: str | None = None
@@ -129,7 +129,7 @@ class Task:
     extract: Callable[[Question, str], str | None]
     """The canonical answer in a text, or None where none can be read."""
     shown: Callable[[Question, str], str] = whole
-    """What peers see of a piece of work."""
+    """Text that peers see of a piece of work."""
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
     quick: bool = False
@@ -189,8 +189,8 @@ class Task:
     """
 
     def without_labels(self, grounded: bool = False) -> Task:
-        """The same task for label-free methods: asking it to verify is an error, and so is `check`
-        unless the method is `grounded`.
+        """Return the task for label-free methods: asking it to verify is an error, and so is
+        `check` unless the method is `grounded`.
         """
         check = self.check if grounded or self.check is None else _no_rules
         return replace(self, verify=_no_labels, check=check)
@@ -221,7 +221,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a host answers to an ask: text and sums. Token ids stay at the host."""
+    """Response of a host to an ask: text and sums. Token ids stay at the host."""
 
     text: str
     finished: bool
@@ -237,7 +237,7 @@ class Reply:
     margin: float = 1.0
     """Smallest distance of a draw from flipping to another token, as probability mass."""
     thoughts: str = ""
-    """What a thinking model said to itself before `text`; sampled and trained on. A reply that
+    """Text that a thinking model generated before `text`; sampled and trained on. A reply that
     ended or was cut within its thoughts has no text.
     """
     weights: tuple[float, ...] | None = None
@@ -269,13 +269,14 @@ COMMON_KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Role:
-    """What a game asks for in a role: metrics, monitors, evaluation and `comas view` go by the
+    """Role in which a game asks an agent: metrics, monitors, evaluation and `comas view` go by its
     kind.
     """
 
     kind: Kind = "other"
     reward: str | None = None
-    """What it is rewarded for, in a few words: the legend of displays. None: it never is."""
+    """Behaviour that is rewarded, in a few words: the legend of displays. None: the role never is.
+    """
 
 
 TRUTH = ("right", "accepts")
@@ -400,7 +401,8 @@ class Row:
 
 
 State = dict[str, Any]
-"""What a method remembers between steps: plain values, written into every checkpoint as JSON."""
+"""State that a method remembers between steps: plain values, written into every checkpoint as JSON.
+"""
 Credit = Callable[..., list[np.ndarray]]
 """`credit(rows of one policy, kl, **options)` -> per row an array of T advantages, 0 outside the
 mask.
@@ -413,7 +415,7 @@ divides.
 
 @dataclass(frozen=True)
 class Memory:
-    """What a method remembers between steps."""
+    """Functions with which a method remembers between steps."""
 
     start: Callable[..., State] | None = None
     """`start(questions, task, **options)` -> the record that lives between steps. None: an empty
@@ -603,7 +605,7 @@ class Calls(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What a host's learning step came to."""
+    """Result of a host's learning step."""
 
     policies: dict[str, dict[str, float]]
     """Policy -> statistics of its step."""
@@ -612,7 +614,7 @@ class Learned(NamedTuple):
 
 
 Account = Mapping[str, Any]
-"""What a host has cost, as JSON: `spent` (requests and tokens), `money`, `events`, `unsettled`."""
+"""Costs of a host, as JSON: `spent` (requests and tokens), `money`, `events`, `unsettled`."""
 
 
 class Host(Protocol):
@@ -679,13 +681,13 @@ class Host(Protocol):
         ...
 
     def facts(self) -> Mapping[str, Any]:
-        """What results and their cost depend on here, as JSON: `device`, `dtype`, `peak_bytes` of
-        that device ...; whatever is known.
+        """Return the facts on which results and their cost depend here, as JSON: `device`, `dtype`,
+        `peak_bytes` of that device ...; whatever is known.
         """
         ...
 
     def account(self) -> Account:
-        """What it has cost so far; empty where nothing is paid for."""
+        """Return the costs so far; empty where nothing is paid for."""
         ...
 
     def close(self) -> None:
@@ -695,7 +697,7 @@ class Host(Protocol):
 
 @runtime_checkable
 class Weighs(Protocol):
-    """What a host does besides that can say how probable given words are."""
+    """Methods of a host that can also say how probable given words are."""
 
     async def weigh(self, ask: Ask, choices: Sequence[str]) -> Reply:
         """Return the log-probs of these continuations of the prompt as `Reply.weights`, at

@@ -1,4 +1,4 @@
-"""What the command line does, for scripts and notebooks: `train`, `resume`, `evaluate`, `compare`.
+"""Verbs of the command line, for scripts and notebooks: `train`, `resume`, `evaluate`, `compare`.
 
 `load` is in `evaluation.systems`. Leaves out: what the words mean
 (docs/evaluation.md).
@@ -45,7 +45,7 @@ class Evaluation:
     setups: Sequence[Mapping[str, Any]]
     """Every other setup against the first, likewise."""
     notes: Sequence[str]
-    """What a reader has to know besides the numbers."""
+    """Notes that a reader has to know besides the numbers."""
     record: Mapping[str, Any]
     """All of `report.json`."""
 

@@ -99,8 +99,8 @@ def compared(answer: str | None, right: str | None) -> Verdict:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}`; None where nothing is boxed, or the last box is
-    empty, never closed or too long.
+    r"""Return what stands in the last `\boxed{...}`; None where nothing is boxed, or the last box
+    is empty, never closed or too long.
     """
     boxes = [box.end() for box in BOX.finditer(text)]
     inside = braced(text[boxes[-1] : boxes[-1] + LONGEST + 1]) if boxes else None
@@ -108,7 +108,7 @@ def last_box(text: str) -> str | None:
 
 
 def answer_in(text: str, otherwise: re.Pattern[str]) -> str | None:
-    """What stands in the last box; where nothing is boxed, the last match of a pattern."""
+    """Return what stands in the last box; where nothing is boxed, the last match of a pattern."""
     if BOX.search(text):
         return last_box(text)
     matches = otherwise.findall(text)
@@ -116,7 +116,7 @@ def answer_in(text: str, otherwise: re.Pattern[str]) -> str | None:
 
 
 def braced(text: str) -> str | None:
-    """What stands before the brace that closes; None where none does.
+    """Return what stands before the brace that closes; None where none does.
 
     Escaped braces are characters.
     """

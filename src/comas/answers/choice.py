@@ -74,7 +74,7 @@ def _listed(prompt: str, letters: str) -> Mapping[str, str]:
 
 
 def _run(labels: Sequence[re.Match[str]]) -> list[re.Match[str]]:
-    """Those of the labels that follow each other in the alphabet, from A on."""
+    """Find the labels that follow each other in the alphabet, from A on."""
     run: list[re.Match[str]] = []
     for label in labels:
         if len(run) < len(LETTERS) and label[1].upper() == LETTERS[len(run)]:

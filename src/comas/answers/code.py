@@ -39,7 +39,7 @@ WORDING = {
         " ```."
     ),
 }
-"""Of the roles that differ from other questions."""
+"""Templates of the roles that differ from other questions."""
 
 DOES = "does "
 """How a ballot begins that is no program, but what one does."""
@@ -52,7 +52,7 @@ _DEFINED = re.compile(
     r"^[ \t]*+(?:(?:async[ \t]++)?def[ \t]++(\w++)|class[ \t]++(\w++)|(\w++)[ \t]*+=(?!=))",
     re.MULTILINE,
 )
-"""What seems to define a name, in a program that is none."""
+"""Pattern of what seems to define a name, in a program that is none."""
 
 
 def extract(question: Question, text: str) -> str | None:
@@ -164,10 +164,10 @@ def same(a: str, b: str) -> bool:
 
 
 def ballot(question: Question, program: str, before: str = "") -> str | None:
-    """What a program counts as in a vote: what its functions give for the calls that its question
-    shows, whatever the question expects of them; `before` is run before it. The program itself
-    where no calls can be read; None where it ends, or reaches a limit, or gives no value for any of
-    them. Raises HostFailure where the sandbox breaks down.
+    """Return what a program counts as in a vote: what its functions give for the calls that its
+    question shows, whatever the question expects of them; `before` is run before it. The program
+    itself where no calls can be read; None where it ends, or reaches a limit, or gives no value for
+    any of them. Raises HostFailure where the sandbox breaks down.
     """
     shown = examples(question.prompt)
     if not shown:

@@ -23,7 +23,7 @@ _ONE_LINE = re.compile(r"(?:i?python|py)[0-9.]*[ \t]+(.*)", re.IGNORECASE | re.D
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences."""
+    """Text between two fences."""
 
     text: str
     language: str

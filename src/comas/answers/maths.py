@@ -219,7 +219,7 @@ def check_works() -> None:
 
 
 def extract(question: Question, text: str) -> str | None:
-    """What the last box holds, spaces collapsed; None where there is none."""
+    """Return what the last box holds, spaces collapsed; None where there is none."""
     inside = last_box(text)
     return " ".join(inside.split()) if inside is not None else None
 

@@ -34,13 +34,13 @@ verdict.
 ROUNDED = 0.5000001e-6
 """How far apart decimals may be: they agree to six places."""
 CLOSE = 1e-4
-"""The same in proportion, since those of small numbers hold few digits."""
+"""Relative difference that decimals may have, since those of small numbers hold few digits."""
 EXACT = 1e-20
-"""The same in proportion for exact numbers: what thirty digits of evaluation may lose."""
+"""Relative difference that exact numbers may have: what thirty digits of evaluation may lose."""
 POINTS = 12
 """Places at which formulas with unknowns are compared."""
 NEEDED = 3
-"""Of these, how many have to give numbers on both sides."""
+"""Places, of `POINTS`, that have to give numbers on both sides."""
 
 
 def equal(gold: Node, answer: Node, begin: Callable[[], None]) -> bool:

@@ -31,8 +31,7 @@ _BOXED_UNIT = (
     r"\\(?:text|math|mbox)(?:bf|it|rm|sf)?\s*+\{[ ~]*+[^{}0-9]*+\}(?:\^(?:\{-?[0-9]\}|[0-9]))?"
 )
 _UNIT = re.compile(rf"(?<=[0-9.%}}])\s*+°?\s*+((?:/?\s*+{_BOXED_UNIT}\s*+)+|[CF])?\Z")
-"""What stands behind a number up to the end: degrees, then boxes of words, each with an exponent.
-"""
+"""Text behind a number up to the end: degrees, then boxes of words, each with an exponent."""
 _GLUED = "(?:st|nd|rd|th|[cmk]m|in|ft|yd|mi|[mk]g|lbs?|oz|m[lL]|gal|min|hrs?|mph|sec)(?![A-Za-z])"
 """Units that may stand behind a number without a space, where `5k` is another number."""
 _WORD = re.compile(

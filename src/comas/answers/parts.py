@@ -231,7 +231,9 @@ _NAME = re.compile(
     rf"|{_ONE}(?::{_ONE})+|\((?:{_ONE},)+{_ONE}\)|\\\{{(?:{_ONE},)*{_ONE}\\\}}"
     rf"|\\lim_\{{[^{{}}]*\}}{_ONE}"
 )
-"""What an equation may say the value of: `x`, `f(2)`, `AB\\cdot CD`, `\\tan\\theta`, `(p,q)`."""
+"""Terms that an equation may say the value of: `x`, `f(2)`, `AB\\cdot CD`, `\\tan\\theta`,
+`(p,q)`.
+"""
 
 
 def _is_name(signs: list[str]) -> bool:
@@ -256,7 +258,7 @@ def _set_or_part(signs: list[str], depth: int) -> Node:
 
 
 def _bracketed(signs: list[str], depth: int) -> Node:
-    """What stands in brackets: a set, a tuple, an interval, one part."""
+    """Parse what stands in brackets: a set, a tuple, an interval, one part."""
     opening, inside, closing = signs[0], signs[1:-1], signs[-1]
     if opening == r"\{" and closing == r"\}":
         condition = _split(inside, {"|", ":"})
@@ -337,7 +339,7 @@ _UNITS = re.compile(
     rf"| {_BARE_UNIT.pattern}(?:\^\{{-?[0-9]\}}|[23])?|(?:/|\\cdot){_BOX}{_POWER})"
     rf"(?:(?:/|\\cdot)(?:{_BOX}|{_BARE_UNIT.pattern}){_POWER})*)?"
 )
-"""What may stand behind a number: degrees, boxes of words, units as letters behind a space."""
+"""Text that may stand behind a number: degrees, boxes of words, units as letters behind a space."""
 _UNIT_BOX = re.compile(
     r"[^\W\d_]+(?:\^?\{?-?[0-9]\}?)?(?:[ /·*.]+[^\W\d_]+(?:\^?\{?-?[0-9]\}?)?)*\.?"
 )

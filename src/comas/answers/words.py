@@ -19,7 +19,7 @@ _LATEX = re.compile(
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad(?![a-zA-Z])")
 _ESCAPED = re.compile(r"\\([&%#_{}])")
 _AROUND = "*\"'“”„‘’‹›«»「」『』`.,!? "
-"""What may stand around an answer and is none of it."""
+"""Signs that may stand around an answer and are none of it."""
 
 
 def extract(question: Question, text: str) -> str | None:

@@ -25,7 +25,7 @@ ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which discussions of a run."""
+    """Selection of a run's discussions."""
 
     step: int | None = None
     """From 1; None is the last one."""

@@ -30,7 +30,7 @@ from comas.types import UserMistake
 
 
 class Listed(StrEnum):
-    """What can be listed."""
+    """Things that can be listed."""
 
     RUNS = "runs"
     METHODS = "methods"

@@ -176,7 +176,9 @@ def export(
 
 @app.command()
 def env(ctx: typer.Context, json_: Json = False) -> None:
-    """What is installed, and what would run where; fit for an issue: no paths, names or keys."""
+    """Show what is installed, and what would run where; fit for an issue: no paths, names or
+    keys.
+    """
     from comas import installed
 
     facts = installed.examine()

@@ -1,4 +1,4 @@
-"""What commands print beside their tables: errors, notes and how to go on on stderr; with `--json`
+"""Output of commands beside their tables: errors, notes and how to go on on stderr; with `--json`
 one object on the last line of stdout, and nothing else there.
 
 Whatever a message quotes, a terminal is not steered by it. Leaves out: what is shown to people

@@ -28,7 +28,7 @@ from comas.training.dry_run import spoken
 FAILED = 1
 """The exit code where cells failed."""
 POINTS = 8
-"""Of a curve of validation accuracy, at least."""
+"""Points of a curve of validation accuracy, at least."""
 EVERY = 30.0
 """Seconds between two lines of a cell that runs."""
 File = Annotated[str, typer.Argument(help="STUDY.toml (see docs/study.md).")]
@@ -140,7 +140,7 @@ class _Lines(Watch):
         self.cells = cells
         self.jobs = jobs
         self.seconds: list[float] = []
-        """Of cells that have ended."""
+        """Seconds of each cell that has ended."""
         self.said = time.monotonic()
 
     def ended(self, ended: Ended) -> None:

@@ -159,7 +159,7 @@ def report(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """What a run or an evaluation has come to so far, or what was said in a run; nothing is
+    """Show what a run or an evaluation has come to so far, or the discussions of a run; nothing is
     computed.
     """
     folder = Path(named_or_latest(name))

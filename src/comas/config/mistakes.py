@@ -1,7 +1,7 @@
-"""What is said of a mistake in a config, in one line; former keys, monitors and options.
+"""Messages about a mistake in a config, in one line; former keys, monitors and options.
 
 Former keys are read over where they say what is done anyway, as saved configs do; otherwise an
-error says what to do instead. Leaves out: finding mistakes (`config.schema`, `config.resolve`).
+error says what to do instead. Leaves out: finding mistakes (`config.schema`, `config.checks`).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Former(NamedTuple):
     becomes: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] = lambda *_: {}
     """Keys of this table that say the same now."""
     now: str = ""
-    """What says it now, where that is no key."""
+    """Replacement that says it now, where that is no key."""
 
 
 def _only(*values: Any) -> Callable[[Any, Mapping[str, Any]], bool]:

@@ -33,8 +33,8 @@ RETURNS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def held(task: Task) -> Task:
-    """The same task, whose functions raise a UserMistake for what no task returns; an error for
-    room and templates that are none.
+    """Return the task with functions that raise a UserMistake for what no task returns; an error
+    for `max_tokens` and templates that are none.
     """
     for role, tokens in task.max_tokens.items():
         if type(tokens) is not int or tokens < 1:

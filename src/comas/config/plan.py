@@ -41,7 +41,7 @@ from comas.types import Method, Task, UserMistake
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a run or an evaluation is, and what its names stand for."""
+    """Plan of a run or an evaluation, and what its names stand for."""
 
     config: Config
     """Every default written out; bounds of memory as far as they are known (`comas.memory`)."""
@@ -66,7 +66,9 @@ class Plan:
         return [policy for policy in self.policies if policy.host == host]
 
     def host(self, name: str) -> HostPlan[Any]:
-        """What a kind of host has to know to build the host `name`; weights are not found yet."""
+        """Return the plan from which a kind of host builds the host `name`; weights are not found
+        yet.
+        """
         config = self.config
         table = config.hosts[name]
         policies = self.at(name)

@@ -27,14 +27,14 @@ class PolicyPlan:
     adapter: AdapterSpec
     """Used where it gets a new adapter; an adapter that is its base keeps its own shape."""
     lr: float | None
-    """Its own learning rate; None is that of its host."""
+    """Learning rate of its own; None is that of its host."""
     learns: bool
     """Whether an agent that speaks with it is trained; never behind an API."""
     agents: tuple[str, ...]
     behind: str | None = None
     """The policy of which this is an earlier self."""
     lag: int = 0
-    """Its weights are those of the last multiple of so many steps."""
+    """Lag in steps: the weights are those of the last multiple of so many steps."""
 
     @property
     def first(self) -> str:

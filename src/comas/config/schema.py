@@ -1,9 +1,9 @@
-"""What a run is, as data: TOML + key=value -> a checked config. From top to bottom: the tables and
-their keys, whether the tables agree with each other, reading a file and pairs, what somebody else's
-file may ask for, where the paths in a file lead.
+"""Description of a run, as data: TOML + key=value -> a checked config. From top to bottom: the
+tables and their keys, whether the tables agree with each other, reading a file and pairs, what
+somebody else's file may ask for, where the paths in a file lead.
 
 Unknown keys are errors that name the nearest key. Leaves out: what follows from the method, the
-task and the bases (`config.resolve`).
+task and the bases (`config.plan`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from comas.types import UserMistake
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of Adam's moving averages."""
 MOST_AGENTS = 10_000
-"""Of a team: each is a table of the config."""
+"""Agents of a team, at most: each is a table of the config."""
 
 
 class _Table(BaseModel):
@@ -63,9 +63,9 @@ class HostConfig(ApiTable, RayTable):
     """
 
     kind: Annotated[Place | None, Key.OWN_FILE] = None
-    """What builds it: a file with `build(plan)` and, for keys of its own, a `Table`, or the name of
-    a module of `comas.hosts`, such as `ray` for an actor of Ray; None is `api` where that is set,
-    otherwise local.
+    """Kind of the host, which builds it: a file with `build(plan)` and, for keys of its own, a
+    `Table`, or the name of a module of `comas.hosts`, such as `ray` for an actor of Ray; None is
+    `api` where that is set, otherwise local.
     """
 
     @model_validator(mode="before")
@@ -75,7 +75,7 @@ class HostConfig(ApiTable, RayTable):
 
     @property
     def built_by(self) -> str:
-        """Its kind, decided where none is named."""
+        """Return the kind, decided where none is named."""
         if self.kind is not None:
             return self.kind
         return "local" if self.api is None else "api"
@@ -207,8 +207,8 @@ class Config(_Table):
     """0 leaves the measurements before and after out; None is 512 for tiny models, otherwise 128.
     """
     monitors: Annotated[list[str] | None, Key.TRAINING, Key.OWN_FILE] = None
-    """What watches the run for signs of collapse, by name or file; None is `MONITORS` of
-    `config.resolve`.
+    """Monitors that watch the run for signs of collapse, by name or file; None is those that
+    `config.plan` names.
     """
     on_alarm: Annotated[
         Literal["warn", "stop"],
@@ -216,14 +216,14 @@ class Config(_Table):
         Key.CHANGES,
         Key.TRAINING,
     ] = "warn"
-    """What happens where a monitor alarms: it is told, or the run stops after the step. Runs of
-    before have `restore`, which stopped too.
+    """Action where a monitor alarms: it warns, or the run stops after the step. Runs of before have
+    `restore`, which stopped too.
     """
     track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
     """Trackers that are told of each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     tools: Annotated[list[str], Key.OWN_FILE] = []
-    """What agents may call in dialogues, by name or file, beside the tools of the task."""
+    """Tools that agents may call in dialogues, by name or file, beside those of the task."""
     tool_options: dict[str, dict[str, Any]] = {}
     """Tool -> its options."""
     sandbox: Literal["auto", "none"] = "auto"
@@ -333,7 +333,7 @@ ONLY_ADAPTERS = keys_that(LocalTable, Key.OF_ADAPTERS)
 ONLY_RAY = keys_that(RayTable, Key.OF_RAY)
 
 NAME = re.compile(r"\w([\w .+-]*[\w+-])?")
-"""Of hosts and policies: what a folder may be called, and no path that leads elsewhere."""
+"""Name of a host or policy: what a folder may be called, and no path that leads elsewhere."""
 FILES = (".json", ".toml", ".md", ".py")
 """Names of what lies beside the folders of policies end so."""
 BESIDE = ("manifest", "state", "monitors")

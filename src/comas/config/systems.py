@@ -1,4 +1,4 @@
-"""What the name of something to be asked means: a run at a step, a team's file, a base model.
+"""Meaning of the name of something to be asked: a run at a step, a team's file, a base model.
 
 Leaves out: building it (`team.build`).
 """

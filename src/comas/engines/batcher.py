@@ -35,7 +35,7 @@ that stay move within their buffers).
 Asked = TypeVar("Asked")
 """A request, such as `seams.Request`."""
 Answer = TypeVar("Answer")
-"""What it comes to, such as `seams.Generation`."""
+"""Result of a request, such as `seams.Generation`."""
 Wanted = Callable[[], bool]
 """False once all callers were cancelled."""
 Places = Mapping[str, list[int]]

@@ -57,9 +57,9 @@ can do that.
 
 
 REFUSALS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What templates raise where they take no such messages, themselves or by mistake."""
+"""Errors that templates raise where they take no such messages, themselves or by mistake."""
 Shape = tuple[tuple[str, ...], str | None]
-"""Of a prompt: the roles of its messages, and the tools that it shows, as JSON."""
+"""Shape of a prompt: the roles of its messages, and the tools that it shows, as JSON."""
 
 
 def _shape_of(messages: Sequence[Mapping[str, str]]) -> Shape:
@@ -199,7 +199,7 @@ class Chat:
         return self.tokenizer.decode(special[:1])
 
     def _after_replies(self) -> str:
-        """What the template writes after a reply."""
+        """Return the text that the template writes after a reply."""
         roles = ("user", "assistant")
         holes = [_HOLE.format(i) for i in range(len(roles))]
         _, shown, after = self._render(roles, holes, asking=False).rpartition(holes[-1])
@@ -308,7 +308,7 @@ class Chat:
     def _rendered(
         self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None, asking: bool
     ) -> str:
-        """What the template makes of messages; UserMistake where it refuses them."""
+        """Render messages by the template; UserMistake where it refuses them."""
         try:
             return self.tokenizer.apply_chat_template(
                 messages,

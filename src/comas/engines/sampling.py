@@ -160,7 +160,7 @@ def drawing_bytes(vocabulary: int, rows: int, on_gpu: bool) -> int:
 
 @dataclass
 class Tape:
-    """What has been drawn so far for R requests; row r holds `length[r]` tokens."""
+    """Record of what has been drawn so far for R requests; row r holds `length[r]` tokens."""
 
     requests: Sequence[Request]
     end_ids: np.ndarray
@@ -220,7 +220,7 @@ class Tape:
         return ids_B.astype(np.int64), logprobs_B, margins_B
 
     def generations(self) -> list[Generation]:
-        """What was drawn for each request, in their order."""
+        """Return the generation of each request, in their order."""
         return [
             Generation(
                 self.ids_RT[row, :length].copy(),
@@ -234,13 +234,13 @@ class Tape:
 
 
 READ = Sampling(max_tokens=1)
-"""Of a prompt behind which nothing is drawn."""
+"""Sampling of a prompt behind which nothing is drawn."""
 Behind = Callable[[Sequence[Request], Sequence[int]], Iterable[tuple[Sequence[int], Tensor]]]
 """`behind(requests, token_ids)` -> places of some requests and the logits behind each prompt,
 (N, V), those of `token_ids` in float32 or better, until all have had their turn.
 """
 Cell = tuple[int, int, int]
-"""Of a result: the number of the weighing, of its choice, of the choice's token."""
+"""Cell of a result: the number of the weighing, of its choice, of the choice's token."""
 
 
 @torch.no_grad()

@@ -49,7 +49,7 @@ class Game(NamedTuple):
 
 @dataclass
 class Round:
-    """What one team is asked of one task in one setup, and what it has answered."""
+    """Games of one team on one task in one setup: what it is asked, and what it has answered."""
 
     system: str
     team: Team
@@ -217,7 +217,7 @@ TurnRecord = Mapping[str, Any]
 def noted(
     task: Task, question: Question, turns: Sequence[TurnRecord], known: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the record of a game holds besides, where a turn revises another of its author:
+    """Return further facts for the record of a game, where a turn revises another of its author:
     `verdicts`, turn id -> verdict, of both.
 
     Asks the verifier of texts that are not `known`, each once; a cut reply is wrong.

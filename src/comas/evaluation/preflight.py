@@ -69,8 +69,8 @@ FEW = 16
 UNREADABLE = 0.5
 """Share of replies that cannot be read from which nobody learns from the others either."""
 LEVEL = 0.99
-"""Of the intervals that decide: five forms of judging are advised on at a time, so that .05 is left
-for all of them together.
+"""Level of the intervals that decide: five forms of judging are advised on at a time, so that .05
+is left for all of them together.
 """
 LITTLE = 0.55
 """Share of the pairs, .5 being chance, that a judge prefers rightly at most, where more are not
@@ -122,7 +122,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the figures mean for one method."""
+    """Advice on one method, from the figures."""
 
     method: str
     verdict: Literal["can learn", "may learn", "will not", "not known"]
@@ -131,7 +131,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a team says before training."""
+    """Measurements of a team before training."""
 
     team: Sequence[str]
     """Names of its bases."""
@@ -382,7 +382,7 @@ class Judgement:
     """How far one work was accepted in one way of judging."""
 
     question: int
-    """Its place."""
+    """Index of the question."""
     work: str
     side: bool
     """Whether the work gives the majority's answer."""
@@ -492,8 +492,8 @@ def judged(
 
 
 def _pairs(values: Iterable[tuple[int, bool, float]]) -> list[tuple[float, float]]:
-    """Of (question, side, value): per question with both sides, the values of the true and of the
-    false one.
+    """Pair, per question with both sides, the values of the true and of the false one, from
+    (question, side, value).
     """
     by_question: dict[int, dict[bool, float]] = {}
     for question, side, value in values:

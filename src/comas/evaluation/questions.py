@@ -1,4 +1,4 @@
-"""Which questions an evaluation asks, which of them its systems were trained on (the same text but
+"""Questions that an evaluation asks, which of them its systems were trained on (the same text but
 for case and spaces), and digests that tell whether what goes on is still what began: of questions,
 of weights. Leaves out: what a base model saw before, and models behind an API, whose weights nobody
 here sees.
@@ -141,7 +141,7 @@ class Overlap:
 
 
 def overlap(train: Sequence[Question], test: Sequence[Question]) -> Overlap:
-    """Which test questions were trained on; of several training questions the first."""
+    """Find the test questions that were trained on; of several training questions the first."""
     trained = {_plain(question.prompt): question.id for question in reversed(train)}
     texts = [(question.id, _plain(question.prompt)) for question in test]
     return Overlap([(name, trained[text]) for name, text in texts if text in trained], len(test))
@@ -167,14 +167,16 @@ LOADED = (
     "vocab*",
     "merges*",
 )
-"""What a model is loaded from; other files of its folder may change."""
+"""Files that a model is loaded from; other files of its folder may change."""
 
 
 def of_questions(questions: Sequence[Question]) -> str:
     """Texts, answers and all that verifiers read, in the order in which they are asked."""
 
     def plain(value: Any) -> Any:
-        """What own tasks may keep in `meta`: sets have no order; of others the kind must do."""
+        """Return what JSON can hold of values in own tasks' `meta`: sets have no order; of others
+        the kind must do.
+        """
         if isinstance(value, set | frozenset):
             return sorted(map(repr, value))
         if is_dataclass(value) and not isinstance(value, type):
@@ -193,7 +195,7 @@ def of_questions(questions: Sequence[Question]) -> str:
 
 
 def of_weights(sources: Mapping[str, str]) -> str:
-    """Of the models that policies are loaded from, by the bytes of their files."""
+    """Return a digest of the models that policies are loaded from, by the bytes of their files."""
     digests = {place: _of_folder(files_of(place)) for place in set(sources.values())}
     by_policy = {policy: digests[place] for policy, place in sources.items()}
     return _sha256(json.dumps(by_policy, sort_keys=True))
@@ -215,9 +217,9 @@ def _of_folder(folder: Path) -> dict[str, str]:
 
 
 def run_digests(config: Config, asked: RunQuestions, sources: Mapping[str, str]) -> dict[str, str]:
-    """Of a training run: its method and task (their names, of files of the user's own the digests),
-    tools of the user's own, the questions of each split, and the bases (`host/policy` -> folder or
-    hub name).
+    """Return the digests of a training run: of its method and task (their names, of files of the
+    user's own the digests), tools of the user's own, the questions of each split, and the bases
+    (`host/policy` -> folder or hub name).
     """
 
     def plugin(name: str) -> str:

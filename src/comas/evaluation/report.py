@@ -1,5 +1,4 @@
-"""What an evaluation came to: cells, systems of several runs, comparisons with corrected tests,
-costs.
+"""Report of an evaluation: cells, systems of several runs, comparisons with corrected tests, costs.
 
 Everything is a function of the recorded games. "Better" and "worse" are said only where the test,
 corrected for the number of comparisons in its table, says so. Leaves out: playing
@@ -263,7 +262,7 @@ def verdict(difference: float, p: float) -> str:
 
 
 def corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    """Those differences that could be made, with p values corrected as one family (Holm)."""
+    """Return the differences that could be made, with p values corrected as one family (Holm)."""
     differences = [each for each in found if each is not None]
     family = holm([each["p_single"] for each in differences])
     return [
@@ -289,7 +288,7 @@ def against_first(
 
 
 def notes(cells: Sequence[Cell]) -> list[str]:
-    """What a reader has to know besides the numbers."""
+    """List what a reader has to know besides the numbers."""
     lines: list[str] = []
     for cell in {cell.system: cell for cell in cells}.values():
         if len(cell.runs) > 1:
@@ -365,7 +364,7 @@ def payoff_of(runs: Sequence[Sequence[GameRecord]]) -> dict[str, Any] | None:
 
 
 def payoff_note(payoff: Mapping[str, Any], where: str) -> str:
-    """The same in words, of the cell `where`."""
+    """Put the payoff of the cell `where` into words."""
     counts = ", ".join(f"{payoff[word]} {word}" for word in ("won", "drawn", "lost"))
     mean, low, high = (payoff[key] for key in ("mean", "low", "high"))
     payoff_text = f"{mean:+.3f}" if low is None or high is None else spelt(mean, low, high, "+.3f")

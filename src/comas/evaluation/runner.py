@@ -76,14 +76,15 @@ class EvaluationRun:
         self._ways: dict[str, list[Way]] = {}
         """Run or model -> the setups in which it answers by itself."""
         self._asked: list[tuple[Task, list[Question]]] = []
-        """Of all systems: the questions of the tasks that were named, or of the first system's own.
+        """Questions that all systems are asked: of the tasks that were named, or of the first
+        system's own.
         """
         self._asking = Asking()
         """How all systems are asked: as the first one is by its own config."""
         self._held: Sequence[str] = ()
-        """What its owner should know before it begins."""
+        """Notes that its owner should read before it begins."""
         self._notes: list[str] = []
-        """What a reader has to know of the systems."""
+        """Notes on the systems that a reader has to know."""
         self._overlaps: list[tuple[str, str, Overlap | None]] = []
         """Run, task, and which of the task's questions the run was trained on; None where its
         training questions cannot be read.

@@ -1,4 +1,4 @@
-"""What an evaluation asks of whom: systems, tasks, setups by name, and where they are found.
+"""Specification of an evaluation: systems, tasks, setups by name, and where they are found.
 
 Leaves out: what setups mean (`evaluation.ways`), the questions (`evaluation.questions`),
 asking (`evaluation.runner`).
@@ -53,7 +53,7 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What is asked of whom."""
+    """Plan of an evaluation: what is asked of whom."""
 
     systems: Sequence[str]
     """Runs (`RUN`, `RUN@best`, `RUN@40`), base models, teams (`TEAM.toml`, or a folder with
@@ -78,7 +78,7 @@ class EvaluationPlan:
     teams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Config file as named -> the team that it described when the evaluation began."""
     changes: Sequence[Mapping[str, Any]] = ()
-    """What was changed since, in order: `when`, and `settings` of keys in `spending.CHANGEABLE`."""
+    """Changes since, in order: `when`, and `settings` of keys in `spending.CHANGEABLE`."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """`questions of TASK`, `weights of RUN`, `contents of FILE` -> what they were when they were
     first asked (`evaluation.questions`).

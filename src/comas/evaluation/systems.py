@@ -42,7 +42,7 @@ def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
 
 
 async def greeted(planned: Plan, note: Note) -> Team:
-    """The same, whose hosts behind an API have answered first."""
+    """Build a team whose hosts behind an API have answered first."""
     return await assemble(bounds(planned), note)
 
 

@@ -59,7 +59,7 @@ Game = Callable[..., Awaitable[float | None]]
 
 
 def game_of(task: Task, methods: Sequence[Method]) -> Game:
-    """What is played of a task by systems of these methods."""
+    """Find the game of a task that systems of these methods play."""
     if task.rules is not None:
         return facing
     games = {method.cross: method.cross for method in methods if method.cross is not None}
@@ -135,7 +135,7 @@ def payoffs_in(log: Log) -> dict[str, float]:
 def matrix_of(
     names: Sequence[str], found: Mapping[tuple[str, str], Mapping[str, float]], asked: int
 ) -> dict[str, Any] | None:
-    """What each row came to against each column, as JSON, from what pairs (row, column) of these
+    """Sum up how each row did against each column, as JSON, from what pairs (row, column) of these
     names have played, per question; None where there is no question that all have.
 
     `missing` are those of the questions `asked` of which a game has no payoff. `progress` is what
@@ -174,7 +174,7 @@ Figures = dict[str, Interval]
 TEAM = "team"
 """Who answers in a record of a team's game."""
 Numbers = list[list[float]]
-"""Of each run, a number per question."""
+"""Numbers per question, of each run."""
 
 
 def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -273,8 +273,8 @@ def changes(record: GameRecord) -> Counter[Change]:
 
 
 def revision_counts(cell: Cell) -> dict[str, int]:
-    """Of all revisions (`revised`), those that were right before, and what became of these and of
-    the others; from these counts everything else follows exactly.
+    """Count all revisions (`revised`), those that were right before, and what became of these and
+    of the others; from these counts everything else follows exactly.
     """
     total = sum(map(changes, cell.records), Counter[Change]())
     return {

@@ -23,7 +23,7 @@ from comas.team.build import Team, measurable
 from comas.types import Method, Question, Sampling, Setup, Task, UserMistake
 
 OPTIONS = r":(?=\w+=)"
-"""What stands between a setup and each of its options."""
+"""Separator before each option of a setup."""
 
 
 @dataclass(frozen=True)

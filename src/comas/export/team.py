@@ -43,7 +43,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Record of what was written."""
 
     folder: Path
     run: Path
@@ -57,13 +57,13 @@ class Exported:
 
 @dataclass
 class Job:
-    """What is to be exported of a run, and what is known of what was written so far."""
+    """Export of a run: what is to be written, and what is known of what was written so far."""
 
     run: Run
     step: int
     config: Config
     plans: Mapping[str, PolicyPlan]
-    """Of the policies whose weights are ours, by name."""
+    """Plans of the policies whose weights are ours, by name."""
     adapters: Collection[str]
     """The policies that are adapters."""
     source: Path
@@ -304,7 +304,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Part:
-    """What a card is about: `team`, or one policy's `model` or `adapter`."""
+    """Subject of a card: `team`, or one policy's `model` or `adapter`."""
 
     kind: str
     policies: Sequence[str]
@@ -338,10 +338,12 @@ class Facts:
     """`before`, and `after` where it is of this step."""
     overlap: dict[str, Any] | None = None
     process: dict[str, Any] = field(default_factory=dict)
-    """What the last process on the run ran on."""
+    """Facts about what the last process on the run ran on."""
 
     def accuracy(self, when: str, agents: Sequence[str] = ()) -> Interval | None:
-        """Of single answers, `before` or `after`: of these agents, otherwise the mean over all."""
+        """Return the accuracy of single answers, `before` or `after`: of these agents, otherwise
+        the mean over all.
+        """
         return accuracy(self._answers_of(when, agents))
 
     def gain(self, agents: Sequence[str] = ()) -> Interval | None:
@@ -357,7 +359,7 @@ class Facts:
 
 
 def facts_of(run: Run, step: int) -> Facts:
-    """Of this run after `step` steps."""
+    """Read the facts of this run after `step` steps."""
     facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
     steps = list(itertools.takewhile(lambda metrics: metrics["step"] < step, run.metrics()))
@@ -439,7 +441,7 @@ def card(facts: Facts, part: Part) -> str:
 
 
 def _front(facts: Facts, part: Part) -> str:
-    """What the hub reads, as YAML."""
+    """Write what the hub reads, as YAML."""
     from huggingface_hub import ModelCardData
 
     of_adapter = part.kind == "adapter"

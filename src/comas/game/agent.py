@@ -79,8 +79,8 @@ class Member:
 
 @dataclass
 class Table:
-    """What the agents of one episode share: the record, the seed, and the counters that name its
-    turns.
+    """State that the agents of one episode share: the record, the seed, and the counters that name
+    its turns.
     """
 
     episode: Episode
@@ -99,7 +99,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of an agent, before it is known for how much of it there is room."""
+    """Request to an agent, before it is known how much of it fits."""
 
     role: str
     prompt: str | Write
@@ -365,8 +365,8 @@ def round_of(about: Turn | None, said: int | None) -> int:
 
 
 class CannotBePlayed(UserMistake):
-    """What a game refuses whatever the question is, such as a role that no agent takes, or options
-    that do not go together: found before a model is loaded.
+    """Mistake that a game refuses whatever the question is, such as a role that no agent takes, or
+    options that do not go together: found before a model is loaded.
     """
 
 

@@ -1,4 +1,4 @@
-"""What turns cost, and how such tables are summed.
+"""Costs of turns, and how such tables are summed.
 
 Leaves out: money (hosts), time of the learners (hosts).
 """

@@ -255,7 +255,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Unread:
-    """What begins as a call and is none."""
+    """Text that begins as a call and is none."""
 
     why: str
 

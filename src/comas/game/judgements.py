@@ -1,4 +1,4 @@
-"""What games note on their turns: whether a reply can be read, and what judges say of a piece of
+"""Notes of games on their turns: whether a reply can be read, and what judges say of a piece of
 work: whether it is accepted, and which work that is.
 
 Leaves out: how a score is read (`methods.shared.judging`), and whether a judge is right
@@ -14,7 +14,7 @@ from typing import Any
 from comas.types import WORK, Turn
 
 SAYINGS = {"right": True, "wrong": False}
-"""What an evaluation says -> whether it accepts the work."""
+"""Verdict of an evaluation -> whether it accepts the work."""
 POINTS = (1, 2, 3)
 """The scale of comas."""
 

@@ -1,4 +1,4 @@
-"""What a method remembers between steps: its record begins, chooses questions, and goes on.
+"""Memory of a method between steps: its record begins, chooses questions, and goes on.
 
 The record is JSON, so that a checkpoint holds it and a resumed run has the same one. Leaves out:
 where it is written (`training.loop`).

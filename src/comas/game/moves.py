@@ -29,7 +29,7 @@ WORDING = {
     ),
 }
 FREE = "anything, in your own words"
-"""What the legal moves are called where any text is one."""
+"""Words for the legal moves where any text is one."""
 LONGEST = 200
 """Moves after which a game is given up: nobody has won, and nobody is paid."""
 
@@ -242,7 +242,7 @@ def verify_won(question: Question, text: str) -> Verdict:
 
 
 _NUMBER = re.compile(r"(?:\d[.,]|(?<!\S)[-\u2212])\Z")
-"""What makes the digits behind it a part of another number: `1.5`, `-3`."""
+"""Signs that make the digits behind them a part of another number: `1.5`, `-3`."""
 _TAIL = re.compile(r"[\s.!?*_`'\")\]]*\Z")
 
 

@@ -52,7 +52,7 @@ class Scene:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The method's options; each of its functions is given those that it takes (`options_of`)."""
     state: State = field(default_factory=dict[str, Any])
-    """What the method remembers of the steps before."""
+    """State that the method remembers of the steps before."""
     keep: bool = False
     heard: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])

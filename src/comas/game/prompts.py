@@ -63,7 +63,7 @@ _MARKS = (
 """Pattern, and what is put around its first group instead."""
 _ANGLE = re.compile("[<>]()")
 _LAYERS = 8
-"""Of nested tags; deeper ones lose all angle brackets."""
+"""Layers of nested tags; deeper ones lose all angle brackets."""
 
 
 SOLVING = {"solution": "{question}\n\nSolve it and end with the answer."}
@@ -112,7 +112,7 @@ def check_holes(wording: object, where: str, code: str) -> None:
 
 
 QUOTE = "> "
-"""What stands before each line of a quote that would begin a line of the prompt, as in Markdown."""
+"""Mark before each line of a quote that would begin a line of the prompt, as in Markdown."""
 
 
 class Quoted(str):

@@ -1,4 +1,4 @@
-"""What a model believes: log-probs of given replies, as shares, expectations and a drawn word.
+"""Beliefs of a model: log-probs of given replies, as shares, expectations and a drawn word.
 
 What a small model says of work is often the same whatever the work; how probable it finds the words
 tells more. `Agent.weigh` records a turn with `info["choices"]` and `info["weights"]`. Leaves out:

@@ -207,7 +207,7 @@ class ApiHost:
         return None
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        """What some work comes to in the host's own loop."""
+        """Run a coroutine in the host's own loop, and return its result."""
         assert self._loop is not None
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

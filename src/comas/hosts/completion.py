@@ -97,7 +97,7 @@ class Unusable(Unanswered):
 
 @dataclass(frozen=True)
 class Completion:
-    """What is read from an answer."""
+    """Completion as it is read from a response."""
 
     text: str
     thoughts: str
@@ -171,7 +171,9 @@ def body_of(data: bytes, encoding: str | None = None) -> dict[str, Any]:
 
 
 def error_in(body: Mapping[str, Any], data: bytes) -> tuple[str, str]:
-    """What an error in a body says, and its code or type; where it has none, all of the body."""
+    """Return the message of an error in a body, and its code or type; all of the body where it has
+    no message.
+    """
     error = body.get("error") or body
     if isinstance(error, str):
         return error, ""

@@ -56,7 +56,7 @@ WAITS = ("retry-after-ms", "retry-after", "x-should-retry")
 """Headers by which a server says when to ask again."""
 MAX_TOKENS = "max_tokens"
 NEWER_MAX_TOKENS = "max_completion_tokens"
-"""What newer models of OpenAI call it; most other servers know the first alone."""
+"""Name of `max_tokens` for newer models of OpenAI; most other servers know the older one alone."""
 REPEATED = 3
 """Different prompts in a row that a model which has answered turns down by 403 or 404: then it is
 no matter of a single one.
@@ -72,13 +72,13 @@ UNPAID_WORDS = re.compile(
     r"|payment required|余额不足|欠费",
     re.IGNORECASE,
 )
-"""The same in the first words of a message."""
+"""Words that mean an empty account, among the first ones of a message."""
 BROKEN = (httpx2.RequestError, OSError, anyio.EndOfStream)
 """Errors of a connection; the last two come through the library from TLS."""
 
 
 class _Again(httpx2.RequestError):
-    """What the library takes for a broken connection, after which it tries again."""
+    """Error that the library takes for a broken connection, after which it tries again."""
 
     def __init__(self, failure: Unanswered) -> None:
         super().__init__(str(failure))
@@ -86,7 +86,7 @@ class _Again(httpx2.RequestError):
 
 
 class _Final(openai.OpenAIError):
-    """What the library passes on at once."""
+    """Error that the library passes on at once."""
 
     def __init__(self, error: HostFailure | UserMistake) -> None:
         super().__init__(str(error))
@@ -231,7 +231,7 @@ class Server:
     def _refused(
         self, response: httpx2.Response, sent: Mapping[str, Any], message: str
     ) -> Exception:
-        """What the last answer other than 2xx means."""
+        """Return the error that the last response other than 2xx means."""
         status = response.status_code
         answer = f"{self.url} answers {status}: {self._plain(message)}"
         if status in AGAIN or status >= 500:
@@ -280,7 +280,7 @@ class Server:
         return len(prompts) < REPEATED
 
     def _remedy(self, status: int) -> str:
-        """What to check where a server will not answer anybody like us."""
+        """Say what to check where a server will not answer anybody like us."""
         if status == 407:
             return "a proxy wants a user: name it in the variable that names the proxy"
         if status in (401, 403):
@@ -459,7 +459,7 @@ def _status_of(code: str) -> int | None:
 
 
 def _error_of(data: bytes) -> tuple[str, str]:
-    """What an error says, and the name that it gives itself."""
+    """Return the message of an error, and the name that it gives itself."""
     try:
         return error_in(body_of(data), data)
     except (ValueError, LookupError, RecursionError):
@@ -496,7 +496,9 @@ def _secrets_of(host: str, config: Table) -> dict[str, SecretStr]:
 
 
 def _secret(key: str, variable: str, pattern: str) -> str:
-    """What an environment variable holds, as far as a header can hold it."""
+    """Read an environment variable; UserMistake where it is not set, or no header can hold its
+    value.
+    """
     secret = os.environ.get(variable, "").strip()
     if not secret:
         raise UserMistake(

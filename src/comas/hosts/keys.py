@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 
 class Key(Enum):
-    """What else is true of a key; it stands in the annotation of its field."""
+    """Further fact about a key; it stands in the annotation of its field."""
 
     CHANGES = "may be changed when a run or an evaluation goes on: no text depends on it"
     BOUNDS = "may be changed so as well: what is computed changes by rounding only"
@@ -50,7 +50,7 @@ def _as_text(value: Any) -> Any:
 
 
 Place = Annotated[str, BeforeValidator(_as_text)]
-"""Of a file or folder, or a name that stands for one."""
+"""Path of a file or folder, or a name that stands for one."""
 
 
 class HostTable(BaseModel):
@@ -59,8 +59,8 @@ class HostTable(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
     base: Place = "tiny"
-    """Of its policies: a shipped tiny model, a folder, or a hub name; with `api` the model's name
-    there.
+    """Base of its policies: a shipped tiny model, a folder, or a hub name; with `api` the model's
+    name there.
     """
 
 
@@ -70,9 +70,9 @@ def none_as_text(value: Any) -> Any:
 
 
 TOKENS_PER_PASS = 8192
-"""Of tiny models, and the most that other bases get by default."""
+"""Tokens in a pass of tiny models, and the most that other bases get by default."""
 MAX_ROWS = 512
-"""The same of rows that are decoded at once."""
+"""Rows that tiny models decode at once, and the most that others do by default."""
 
 
 def _current_name(engine: Any) -> Any:
@@ -88,26 +88,27 @@ def _device_name(device: str) -> str:
 
 
 class LocalTable(HostTable):
-    """What is trained, how it is sampled, and what bounds its memory."""
+    """Keys of a host with weights: what is trained, how it is sampled, what bounds its memory."""
 
     learner: Literal["full", "adapters"] | None = None
-    """What of a policy is trained: all of it, or an adapter on a base that the host's policies
+    """Part of a policy that is trained: all of it, or an adapter on a base that the host's policies
     share; None is full for tiny models (and runs that trained them so), otherwise adapters.
     """
     rank: Annotated[int | None, Key.OF_ADAPTERS] = Field(None, ge=1)
-    """Of adapters, which count twice; None is 16, or what an adapter has that is the base."""
+    """Rank of adapters, which count twice; None is 16, or that of an adapter that is the base."""
     targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
     engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
-    """What samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is vllm
-    where it is installed and there is one model of 50 million parameters or more on the first GPU,
-    stacked for small plain Llamas of one shape on a CPU, otherwise hf.
+    """Engine that samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is
+    vllm where it is installed and there is one model of 50 million parameters or more on the first
+    GPU, stacked for small plain Llamas of one shape on a CPU, otherwise hf.
     """
     device: Annotated[str, AfterValidator(_device_name), Key.OF_WEIGHTS] = "auto"
     """`cpu`, `cuda`, `cuda:1` ..., `mps` (an Apple GPU); auto takes a GPU where there is one."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], Key.OF_WEIGHTS] = "auto"
-    """Of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a CPU. A new
-    run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps it.
+    """Precision of sampling and of the learner's passes; auto is bfloat16 on a GPU, float32 on a
+    CPU. A new run of a large model on a CPU takes bfloat16 where that is clearly faster, and keeps
+    it.
 
     Trained weights are float32 always.
     """
@@ -139,7 +140,7 @@ def _whole_or_share(gpus: float | None) -> float | None:
 
 
 class RayTable(LocalTable):
-    """What the actor of a host elsewhere asks its Ray cluster for."""
+    """Resources that the actor of a host elsewhere asks its Ray cluster for."""
 
     cpus: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_RAY] = Field(
         None, ge=1, le=4096
@@ -166,7 +167,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """Name of an environment variable."""
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 OURS = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "top_p")
-"""What the JSON of a request says anyway."""
+"""Keys that the JSON of a request has anyway."""
 
 
 def _not_ours(body: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -187,7 +188,7 @@ class ApiTable(HostTable):
     header_env: Annotated[dict[HeaderName, Variable] | None, Key.CHANGES, Key.OF_API] = None
     """Headers of each request -> names of the environment variables that hold their values."""
     body: Annotated[dict[str, Any] | None, AfterValidator(_not_ours), Key.OF_API] = None
-    """What the JSON of each request says besides, such as `enable_thinking = false`."""
+    """Further keys in the JSON of each request, such as `enable_thinking = false`."""
     concurrency: Annotated[int, Key.CHANGES] = Field(16, ge=1)
     """Requests at once."""
     timeout: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
@@ -196,7 +197,7 @@ class ApiTable(HostTable):
     logprobs: bool = False
     """Whether the endpoint is asked for them."""
     price: Annotated[tuple[Price, Price] | None, Key.CHANGES, Key.OF_API] = None
-    """Of a million prompt tokens, and of a million generated ones."""
+    """Price of a million prompt tokens, and of a million generated ones."""
     budget_tokens: Annotated[int | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_API] = (
         Field(None, ge=1)
     )
@@ -208,4 +209,4 @@ class ApiTable(HostTable):
     budget_money: Annotated[
         float | None, BeforeValidator(none_as_text), Key.CHANGES, Key.OF_API
     ] = Field(None, gt=0)
-    """The same in the unit of `price`."""
+    """Budget like `budget_tokens`, in the unit of `price`."""

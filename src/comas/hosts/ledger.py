@@ -1,4 +1,4 @@
-"""What a host behind an API has cost and what went wrong there, and the budgets that this holds.
+"""Ledger of a host behind an API: its costs, its failures, and the budgets that it keeps.
 
 A budget is checked before each try: those that are open when it ends are paid all the same, so that
 it is exceeded by `concurrency` requests at most. Leaves out: reading what an answer has cost
@@ -35,8 +35,8 @@ class Ledger:
         self.host = host
         self.config = config
         self.events: Counter[str] = Counter()
-        """What went wrong, and how often: `429`, `timeout`, `invalid body` ...; `given up`:
-        requests that got no answer.
+        """Failures, and how often each happened: `429`, `timeout`, `invalid body` ...; `given up`:
+        requests that got no response.
         """
         self.spent: Counter[str] = Counter()
         """`requests` that were answered, their `prompt_tokens` and `tokens`, and those `without
@@ -69,7 +69,7 @@ class Ledger:
         self.unsettled.update(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
 
     def money(self, counted: Mapping[str, int] | None = None) -> float | None:
-        """What the counted tokens have cost; None without a price."""
+        """Return the cost of the counted tokens; None without a price."""
         if self.config.price is None:
             return None
         counted = self.spent if counted is None else counted
@@ -104,8 +104,8 @@ class Ledger:
             )
 
     def out_of_credit(self, answer: str) -> BudgetSpent:
-        """What was paid for at the server is used up: waiting does not help, and what has been
-        played is kept.
+        """Record that credit at the server is used up, and return the error: waiting does not help,
+        and what has been played is kept.
         """
         self.events["out of credit"] += 1
         answer = (
@@ -128,7 +128,7 @@ class Ledger:
                 )
 
     def account(self) -> dict[str, Any]:
-        """What has been spent and what went wrong, as JSON."""
+        """Return costs and failures so far, as JSON."""
         account: dict[str, Any] = {
             "spent": dict(self.spent),
             "money": self.money(),

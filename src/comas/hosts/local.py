@@ -245,8 +245,8 @@ class LocalHost:
         return Reply(text, True, version, len(prompt_ids), len(reply_ids), logprob, 0.0)
 
     async def _answered(self, doing: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the engine answers; where memory is too small for the rows that it decodes at once,
-        they are halved, once, and all of them are asked again.
+        """Return the engine's results; where memory is too small for the rows that it decodes at
+        once, they are halved, once, and all of them are asked again.
         """
         host = f"hosts.{self.name}"
         remedy = (

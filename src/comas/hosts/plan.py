@@ -1,4 +1,4 @@
-"""What the module of a kind of host is given to build one.
+"""Plan from which the module of a kind of host builds one.
 
 Leaves out: what follows from it, which each kind knows.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T", bound=HostTable, covariant=True)
 
 
 class Lag(NamedTuple):
-    """What an earlier self is one of."""
+    """Origin of an earlier self: a policy, some steps ago."""
 
     policy: str
     steps: int
@@ -36,7 +36,7 @@ class HostPlan(Generic[T]):
     policies: Mapping[str, str]
     """Policy -> what it starts from; behind an API the model's name there."""
     method: Method | None = None
-    """What the host learns by; None where it does not."""
+    """Method that the host learns by; None where it does not."""
     recipe: Any = None
     """`learners.recipe.Recipe`: rates and limits of its optimizer steps."""
     engine: EngineModule | None = None
@@ -49,10 +49,10 @@ class HostPlan(Generic[T]):
     """Earlier selves among the policies."""
     seed: int = 0
     cpus: int = 1
-    """Of a host elsewhere, where its table names no number."""
+    """CPUs of a host elsewhere, where its table names no number."""
     gpus: int = 1
     """GPUs that its engine may use; its models, and its learner, are on the first."""
     secrets: frozenset[str] = frozenset()
     """Names of environment variables that no process of a host elsewhere may see."""
     work: Work | None = None
-    """What is worked on, for messages on how to go on."""
+    """Run or evaluation in progress, for messages on how to go on."""

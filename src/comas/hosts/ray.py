@@ -106,20 +106,20 @@ def build(plan: HostPlan[RayTable]) -> RayHost:
 
 
 class State(NamedTuple):
-    """What the near end has to know without asking."""
+    """State of the host that the near end has to know without asking."""
 
     number: int
     """Later states have larger ones."""
     clock: Mapping[str, float]
     facts: Mapping[str, Any]
     counts: Mapping[str, int]
-    """Those of `METER`; empty where the host has no meter."""
+    """Counts of `METER`; empty where the host has no meter."""
     warned: Sequence[tuple[int, str]]
     """Level and text of what was logged since the state before."""
 
 
 class Built(NamedTuple):
-    """What the near end is told of a new host."""
+    """Facts about a new host that the near end receives."""
 
     calls: Mapping[str, Calls | None]
     """Policy -> how its chat template writes calls of tools."""
@@ -353,7 +353,9 @@ class RayHost:
         return value
 
     def _explained(self, error: Any) -> Exception:
-        """What an error of Ray means: what the host raised, or that the host is lost."""
+        """Return what an error of Ray stands for: what the host raised, or that the host is
+        lost.
+        """
         from ray.exceptions import RayError, RayTaskError
 
         cause = getattr(error, "cause", None)
@@ -433,7 +435,7 @@ class RayHost:
         return dict(self._state.clock)
 
     def facts(self) -> Mapping[str, Any]:
-        """What the host tells of itself, and where it is."""
+        """Return the host's own facts, and where it is."""
         return {**self._state.facts, "where": "ray"}
 
     def account(self) -> Account:

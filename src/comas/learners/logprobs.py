@@ -54,7 +54,7 @@ class _Given(torch.nn.Module):
 
     @property
     def decoder(self) -> _Given:
-        """What OPT's head calls of its body."""
+        """Return the body under the name by which OPT's head calls it."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
@@ -86,7 +86,9 @@ def halve(model: Any) -> Halves | None:
 
 
 def cut(model: Any) -> Halves | None:
-    """The same without the trial; None where the model has no body by the usual name."""
+    """Split a model into body and head without the trial; None where it has no body by the usual
+    name.
+    """
     name = model.base_model_prefix
     if name not in model._modules:
         return None
@@ -134,7 +136,9 @@ def token_logprobs(
 
 
 def _chosen(states_BTD: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Those (N, D) that predict the generated tokens; no name keeps all of them alive."""
+    """Select the states (N, D) that predict the generated tokens; no name keeps all of them
+    alive.
+    """
     return states_BTD.flatten(0, 1).index_select(0, layout.sources_N)
 
 

@@ -33,7 +33,7 @@ class Layout:
     """A batch as a model reads it, and where the generated tokens of its rows are in it."""
 
     given: dict[str, torch.Tensor]
-    """What the model is called with."""
+    """Arguments that the model is called with."""
     sources_N: torch.Tensor
     """Place, in the flattened batch, of the token before each generated one."""
     ids_N: torch.Tensor
@@ -41,7 +41,7 @@ class Layout:
     rows_N: np.ndarray
     """The row of each."""
     places_N: torch.Tensor
-    """Its place in the flattened log-probs (B, T)."""
+    """Place of each generated token in the flattened log-probs (B, T)."""
     shape: tuple[int, int]
     """(B, T): rows, and tokens of the longest."""
 
@@ -123,8 +123,8 @@ def in_packs(
 
 
 def _mask(segments_SL: np.ndarray, model: Any) -> torch.Tensor:
-    """Which tokens see which, (S, 1, L, L): the beginning and their own row, as far as it is before
-    them; padding sees itself, so that its states are numbers.
+    """Return which tokens see which, (S, 1, L, L): the beginning and their own row, as far as it is
+    before them; padding sees itself, so that its states are numbers.
     """
     of_tokens = uploaded(torch.from_numpy(segments_SL), model.device)
     queries = of_tokens[:, :, None]

@@ -110,7 +110,7 @@ WIDEST = 1024
 larger ones, so small that all of it takes less than a tenth of a second on one core.
 """
 ROUNDS = 5
-"""Of which the fastest counts: what else a machine does can only slow one down."""
+"""Rounds of which the fastest counts: what else a machine does can only slow one down."""
 CLEARLY = 1.5
 """How many times as fast bfloat16 has to be to be taken."""
 LARGE = 50_000_000

@@ -69,7 +69,9 @@ def settle(
     if state["phase"] == "propose":
 
         def gain(episode: Episode) -> float:
-            """Its answers' uncertainty, and the tools that they were made to use."""
+            """Return how uncertain an episode's answers are, plus a bonus for their calls of
+            tools.
+            """
             _, certainty = frequent(episode, task)
             solving = dialogues(episode, "solution")
             calls = sum(dialogue.calls for dialogue in solving) / max(1, len(solving))

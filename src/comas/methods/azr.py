@@ -69,7 +69,7 @@ async def play(
 
 
 PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
-"""Of a solution, by its verdict; one whose rules broke down is not paid."""
+"""Reward of a solution, by its verdict; one whose rules broke down gets none."""
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:

@@ -261,8 +261,8 @@ P_TRUE = {
     "samples": 8,
     "options": {"evaluate": False, "score": "p_true", "answer_first": True},
 }
-"""What teaches pretrained models (docs/pretrained.md): a judge that answers first, and is then read
-by its probability of yes.
+"""Settings that teach pretrained models (docs/pretrained.md): a judge that answers first, and is
+then read by its probability of yes.
 """
 ROLES = {
     "solution": Role(

@@ -183,7 +183,7 @@ def config_folder(base: str) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a file says of itself."""
+    """Facts that a file says of itself."""
 
     architecture: str
     parameters: int

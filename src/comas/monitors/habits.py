@@ -31,7 +31,7 @@ POOL = 64
 start.
 """
 SHARE = 0.05
-"""Of the tokens that the first step took, so many are spent on a step's questions at most."""
+"""Share of the first step's tokens, for the questions of a step at most."""
 ANSWERS = 2
 """To each wording of a question."""
 HABITUAL = Hypothesis("wording", "answers hang on how a question is put", 0.2)

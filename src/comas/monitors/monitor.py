@@ -1,5 +1,5 @@
-"""What a monitor is: it looks at every step of a run and says, in values from 0 to 1, how bad
-things are; hypotheses about these values are tested as the run goes on.
+"""Monitor: it looks at every step of a run and says, in values from 0 to 1, how bad things are;
+hypotheses about these values are tested as the run goes on.
 
 `probes` is `comas.monitors.probes`, `./mine.py` that file; each has a function `watch()` which
 makes a `Monitor`. Leaves out: how hypotheses are tested (`evidence`), what becomes of an alarm
@@ -27,18 +27,18 @@ class Hypothesis:
     name: str
     """In metrics.jsonl, below the name of the monitor."""
     says: str
-    """What it means that it does not hold, in a few words: the alarm."""
+    """Meaning of a hypothesis that does not hold, in a few words: the alarm."""
     margin: float
     """Fixed before the run."""
     lately: str = "lately"
-    """What the values are of, in the words of the alarm: `0.42 lately`."""
+    """Words of the alarm for the values: `0.42 lately`."""
     before: str = "at the start"
-    """What they are compared with, where it is no start."""
+    """Words of the alarm for what they are compared with, where it is no start."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a monitor sees in one step, for one of its hypotheses."""
+    """Values that a monitor sees in one step, for one of its hypotheses."""
 
     values: Sequence[float]
     """From 0 to 1, independent of each other and of the same mean given all that happened before
@@ -69,12 +69,14 @@ class Seen:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Those that did not fail; mean advantage and mean KL are on the turns that were learnt."""
+        """Discussions that did not fail; mean advantage and mean KL are on the turns that were
+        learnt.
+        """
         return [episode for episode in self.played if episode.error is None]
 
     @property
     def turns(self) -> list[Turn]:
-        """Of all discussions."""
+        """Turns of all discussions that did not fail."""
         return [turn for episode in self.episodes for turn in episode.turns]
 
 
@@ -90,12 +92,12 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a monitor may spend in a run."""
+    """Budget of a monitor in a run."""
 
     tokens: float
     """Generated for it, over the whole run."""
     steps: int
-    """Of the run."""
+    """Steps of the run."""
 
     def divide(
         self, start: int, start_cost: float, per_step: float, cost: float
@@ -127,7 +129,7 @@ def per_question(values: Iterable[tuple[Episode, float]]) -> list[float]:
 
 
 class CannotWatch(Exception):
-    """What a monitor raises where this run has nothing that it could watch; its words are told in a
+    """Error of a monitor where this run has nothing that it could watch; its words are shown in a
     line, and it is asked no more.
     """
 
@@ -140,11 +142,11 @@ class Monitor:
 
     def __init__(self) -> None:
         self.memory: dict[str, Any] = {}
-        """What it has to know later, also in another process: plain values, which are written into
-        every checkpoint as JSON.
+        """Values that it has to know later, also in another process: plain, written into every
+        checkpoint as JSON.
         """
         self.allowance = Allowance(math.inf, 1_000)
-        """What it may spend; a run sets it before `begin`."""
+        """Budget that it may spend; a run sets it before `begin`."""
 
     @property
     def asks(self) -> bool:

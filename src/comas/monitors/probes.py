@@ -38,7 +38,7 @@ POOL = 128
 judged at the start.
 """
 SHARE = 0.08
-"""Of a step's discussions, so many games are played with plants at most."""
+"""Share of a step's discussions, for games with plants at most."""
 FEWEST = 20
 """Games with plants in a run, below which not even judges who are always wrong are refuted."""
 ORDER = ("proven", "strangers", "proven", "cut", "proven")
@@ -116,7 +116,7 @@ class Probes(Monitor):
         }
 
     def expected(self) -> Mapping[str, Expected]:
-        """Of the most frequent kind."""
+        """Return what is expected of the most frequent kind."""
         kinds = [kind for kind in ORDER if kind in self.memory.get("start", {})]
         if not kinds:
             return {}

@@ -237,8 +237,8 @@ def _per_row(
 def _normalise_tokens(
     rows: Sequence[Row], raw: Sequence[np.ndarray], entropy: float
 ) -> list[np.ndarray]:
-    """The same advantages with mean 0 and standard deviation 1 over all generated tokens, each row
-    with its bonus for entropy.
+    """Normalise advantages to mean 0 and standard deviation 1 over all generated tokens, and add to
+    each row its bonus for entropy.
     """
     generated = [raw_T[row.mask_T] for row, raw_T in zip(rows, raw, strict=True)]
     ends = np.cumsum([len(of_row) for of_row in generated])

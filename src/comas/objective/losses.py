@@ -15,7 +15,7 @@ from annotated_types import Gt
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss may use besides the current log-probs; tensors of shape (B, T)."""
+    """Tensors of shape (B, T) that a loss may use besides the current log-probs."""
 
     advantages_BT: Any
     old_logprobs_BT: Any

@@ -106,7 +106,9 @@ def _margins(rows: Sequence[Row], reference: Reference) -> dict[Pair, float]:
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:
-    """Of each group its best and its worst row, where their pay differs by more than rounding."""
+    """Pair the best and the worst row of each group, where their rewards differ by more than
+    rounding.
+    """
     groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         if row.group is not None:

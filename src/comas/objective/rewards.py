@@ -1,7 +1,7 @@
-"""What settlements share: turns by role, baselines that are facts of the game, dialogues that count
-once, how new a text is.
+"""Functions that settlements share: turns by role, baselines that are facts of the game, dialogues
+that count once, how new a text is.
 
-Pure, and whatever the order of what is summed: `math.fsum`. Leaves out: whom to pay.
+Pure, and whatever the order of what is summed: `math.fsum`. Leaves out: whom to reward.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
 
 
 def earned(turn: Turn) -> float:
-    """What a turn was found to be worth before others' worth was taken off it, on the scale of its
-    method; 0 where it was not paid.
+    """Return what a turn was found to be worth before others' worth was taken off it, on the scale
+    of its method; 0 where it was not rewarded.
     """
     worth = turn.info.get("raw", turn.reward)
     return 0.0 if worth is None else float(worth)

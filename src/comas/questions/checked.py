@@ -1,4 +1,4 @@
-"""What a task's `load` returns, held to what everything else relies on: questions, each with an id
+"""Questions as a task's `load` returns them, held to what everything else relies on: each has an id
 of its own.
 
 A mistake in a task is one line that names it, before anything is asked. Leaves out: reading files
@@ -24,13 +24,13 @@ from comas.types import Question, Task, UserMistake
 
 @dataclass(frozen=True)
 class RunQuestions:
-    """What a training run asks."""
+    """Questions that a training run asks."""
 
     train: Sequence[Question]
     validation: Sequence[Question]
     """Empty where nothing is measured on them."""
     test: Sequence[Question]
-    """The same."""
+    """Held-out questions; empty where nothing is measured on them."""
 
 
 def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuestions:
@@ -76,8 +76,8 @@ def of_split(config: Config, task: Task, split: str, limit: int | None = None) -
 
 
 def loaded(task: Task, split: str, **options: Any) -> list[Question]:
-    """What `task.load(split, **options)` returns, checked; what goes wrong in a file of one's own
-    is told in a line.
+    """Return the questions of `task.load(split, **options)`, checked; a failure in a file of one's
+    own is one line.
     """
     try:
         questions = task.load(split, **options)
@@ -114,7 +114,7 @@ def can_judge(task: Task, questions: Sequence[Question]) -> bool:
 
 
 def checked(loaded: Any, task: Task, split: str) -> list[Question]:
-    """The same questions, if they are such: records with an id and a prompt, no id twice.
+    """Return the questions, if they are such: records with an id and a prompt, no id twice.
 
     Raises UserMistake.
     """

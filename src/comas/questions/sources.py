@@ -31,13 +31,13 @@ class Source:
 
     task: str
     hub: str | None
-    """Its id there; None: files only."""
+    """Name of the data set on the hub; None: files only."""
     columns: tuple[str, ...]
-    """Those that must be there, and be text."""
+    """Columns that must be there, and be text."""
     values: tuple[str, ...] = ()
-    """Those that must be there, as text or as a number."""
+    """Columns that must be there, as text or as a number."""
     config: str | None = None
-    """Of the hub's."""
+    """Config of the hub's data set."""
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
     """Our split -> the hub's; a task may cut one into several."""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -45,12 +45,12 @@ class Seen:
     values: int
     """Calls that gave a value; the others raised an error."""
     digest: str
-    """Of all values and errors in their order."""
+    """Digest of all values and errors in their order."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a program printed."""
+    """Output of a program."""
 
     printed: str
     why: str
@@ -130,7 +130,7 @@ def observe(
 
 
 def run(program: str, *, limits: Limits | None = None) -> Ran:
-    """What a program prints. Raises Broken."""
+    """Run a program and return what it prints. Raises Broken."""
     source = f"SOURCE = {program!r}\n{PRINTING}"
     outcome = _judged(_case(source, "", value="printed"), limits or Limits())
     if "value" not in outcome:
@@ -143,13 +143,13 @@ def run(program: str, *, limits: Limits | None = None) -> Ran:
 
 
 def _case(program: str, tests: str, names: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-    """What the side of the tests is given."""
+    """Return the case that the side of the tests gets."""
     case = {"program": program, "tests": tests, "names": list(names), "setup": "", "check": ""}
     return {**case, **more}
 
 
 def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """What the tests' side says in the end. Raises Broken."""
+    """Run a case, and return what the tests' side says in the end. Raises Broken."""
     began = time.monotonic()
     kind = isolation()
     jails: list[Jail] = []
@@ -259,7 +259,7 @@ ATTACKS = {
         " OSError"
     ),
 }
-"""What `comas env` tries, each bounded in itself."""
+"""Things that `comas env` tries, each bounded in itself."""
 
 
 def prove() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which system calls are left to a program: a filter of the kernel (seccomp), written out as its
+"""System calls that are left to a program: a filter of the kernel (seccomp), written out as its
 instructions.
 
 It forbids what holds memory that no limit counts (memfds, System V segments, message queues,
@@ -94,8 +94,8 @@ ARGUMENTS = 16
 
 
 def _rules() -> dict[str, tuple[int, list[tuple[str, int]], int]]:
-    """Of each checked call: the argument that is looked at, values of it that are refused, and the
-    error.
+    """Return for each checked call the argument that is looked at, values of it that are refused,
+    and the error.
     """
     # kept when nothing maps it any more, and not counted by who has touched it
     shared_and_anonymous = 0x01 | 0x20

@@ -1,5 +1,6 @@
-"""What runs inside the sandbox: it goes in, gives up every right, and then either runs a program
-that a model wrote and answers calls of its functions, or runs tests and asks for those calls.
+"""Code that runs inside the sandbox: it goes in, gives up every right, and then either runs a
+program that a model wrote and answers calls of its functions, or runs tests and asks for those
+calls.
 
 Two processes, so that the verdict is never in reach of the program: the tests see nothing of it but
 literal values. Given to Python by `-c`; imports nothing of ours but what is given with it

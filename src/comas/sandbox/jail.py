@@ -45,7 +45,7 @@ _uids = itertools.count(os.getpid() % 20_000 * 10_000)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one sandbox may use."""
+    """Limits of one sandbox."""
 
     seconds: float = 10.0
     """Wall time of a whole case."""
@@ -59,7 +59,7 @@ class Limits:
     files: int = 2000
     """Files and folders together."""
     locks: int = 2000
-    """Of parts of files, which the kernel keeps in its own memory."""
+    """Locks of parts of files, which the kernel keeps in its own memory."""
 
 
 class Broken(RuntimeError):
@@ -161,7 +161,7 @@ class Jail:
         return self._source is not None and self._source.poll() is not None
 
     def used(self) -> Used:
-        """What all of it together holds now."""
+        """Measure what all of it together holds now."""
         return used(self.pid, self.walled)
 
     def end(self) -> None:
@@ -243,7 +243,7 @@ def choose(kind: str) -> None:
 
 
 def isolation() -> str:
-    """What builds the walls: `unshare`, `bwrap`, or `none` where the user wants none.
+    """Return what builds the walls: `unshare`, `bwrap`, or `none` where the user wants none.
 
     Raises UserMistake where nothing does.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def words(error: BaseException) -> str:
-    """What an error says; nothing where that fails."""
+    """Return the text of an error; nothing where that fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - whatever a program's own error does

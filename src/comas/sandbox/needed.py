@@ -1,4 +1,4 @@
-"""What of the file system a Python needs to run, and nothing else of it: the system's libraries and
+"""Parts of the file system that a Python needs to run, and no others: the system's libraries and
 commands, its own interpreter, standard library and the libraries that these are linked with.
 
 A Python may be installed anywhere, also with a home as its prefix, so that its prefix as a whole is

@@ -1,5 +1,5 @@
-"""What a sandbox holds, seen from outside through /proc: the processes below one, their memory, the
-files in their folder.
+"""Resources that a sandbox holds, seen from outside through /proc: the processes below one, their
+memory, the files in their folder.
 
 Memory is what is resident or swapped out of each process, and what their folder holds, which lies
 in memory as well. Leaves out: memory that belongs to no process, which the filter of system calls
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Used:
-    """What one sandbox holds: threads, bytes, files and locks."""
+    """Resources of one sandbox: threads, bytes, files and locks."""
 
     tasks: int
     """Threads of all processes."""
@@ -23,7 +23,7 @@ class Used:
     """Bytes."""
     files: int
     locks: int
-    """Of parts of files."""
+    """Locks of parts of files."""
 
 
 def used(first: int, walled: bool) -> Used:

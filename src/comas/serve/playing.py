@@ -121,7 +121,7 @@ def _checked(team: Team, name: str) -> Way:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a team, and how the reply is to come."""
+    """Request to a team: what is asked, and how the reply is to come."""
 
     model: Model
     prompt: str
@@ -142,7 +142,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """What a discussion came to."""
+    """Answer of a discussion."""
 
     text: str
     finish: Literal["stop", "length"]
@@ -209,7 +209,7 @@ class Players:
 
 
 def _once(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
-    """The same game, in which a prompt without room is the asker's mistake: playing it again, as
+    """Wrap a game so that a prompt that does not fit is the asker's mistake: playing it again, as
     after a failure of a machine, would change nothing.
     """
 

@@ -68,7 +68,7 @@ TURN = (
     *("id", "agent", "role", "round", "about", "prompt", "text", "thoughts", "finished"),
     *("prompt_tokens", "tokens", "info"),
 )
-"""What is told of a turn, of its fields."""
+"""Fields of a turn that a client gets."""
 
 
 # --- refusals
@@ -94,7 +94,7 @@ class Refusal(Exception):
         return {"error": error}
 
     def headers(self) -> dict[str, str]:
-        """What OpenAI's client reads: whether the same request may get an answer later."""
+        """Headers that OpenAI's client reads: whether the same request may get an answer later."""
         is_for_now = self.code in ("rate_limit_exceeded", "host_failure", "server_stops")
         return {"X-Should-Retry": "true" if is_for_now else "false"}
 
@@ -107,11 +107,11 @@ REASONS: Sequence[tuple[type[Exception], int, str | None]] = (
     (HostLost, 503, "host_lost"),
     (TimeoutError, 504, "timeout"),
 )
-"""What goes wrong, the first that holds -> status and code of OpenAI's errors."""
+"""Kind of failure, the first that holds -> status and code of OpenAI's errors."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What to say of an error; of a bug its name, with the traceback on stderr."""
+    """Return the refusal for an error; for a bug its name, with the traceback on stderr."""
     if isinstance(error, Refusal):
         return error
     for kind, status, code in REASONS:
@@ -189,7 +189,7 @@ class _StreamOptions(_Strict):
 
 
 class _Body(_Strict):
-    """What a request may say."""
+    """Fields that a request may have."""
 
     model: str
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -359,7 +359,7 @@ class Wording:
         }
 
     def _ending(self, answer: ServedAnswer) -> dict[str, Any]:
-        """What is said of a choice besides its text."""
+        """Return the fields of a choice besides its text."""
         ending: dict[str, Any] = {
             "logprobs": None,
             "finish_reason": answer.finish,

@@ -1,4 +1,4 @@
-"""What was alarmed in a run: `alarms.jsonl`, an object per alarm.
+"""Alarms of a run: `alarms.jsonl`, an object per alarm.
 
 Leaves out: what alarms mean (`training.watching`).
 """

@@ -181,7 +181,8 @@ def facts(folder: Path) -> dict[str, Any] | None:
 
 
 def damage(folder: Path, without: str | None = None, unread: int = 0) -> str | None:
-    """What is wrong with a sealed folder, in a few words; None if every file is as it was written.
+    """Say what is wrong with a sealed folder, in a few words; None if every file is as it was
+    written.
 
     Files called `without` are not looked at; of files that were not written after the time `unread`
     (nanoseconds) the size alone is compared.

@@ -34,7 +34,7 @@ class Log:
     """Id of a game -> its record."""
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
-    """Of the last process that worked on it."""
+    """Facts about the last process that worked on it."""
 
     def __post_init__(self) -> None:
         raw = self.path.read_bytes() if self.path.exists() else b""

@@ -39,7 +39,7 @@ def kind_of(turn: Mapping[str, Any]) -> Kind:
 
 
 def without_truth(episode: Episode) -> Episode:
-    """The same episode, from which what was noted of its turns after learning is taken away."""
+    """Take away from an episode what was noted of its turns after learning, and return it."""
     for turn in episode.turns:
         for key in TRUTH:
             turn.info.pop(key, None)
@@ -57,8 +57,8 @@ def line(record: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold of a fact that a game, a settlement or a task noted: nothing that has been
-    learnt is lost to a fact.
+    """Return what JSON can hold of a fact that a game, a settlement or a task noted: nothing that
+    has been learnt is lost to a fact.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
 
 
 def _keys_as_text(value: Any, depth: int = 50) -> Any:
-    """The same with keys as texts; what is nested deeper than `depth` as it prints."""
+    """Return a value with its keys as texts; of what is nested deeper than `depth` its type."""
     if depth == 0:
         return repr(type(value))
     if isinstance(value, Mapping):

@@ -33,13 +33,13 @@ from comas.types import Episode, UserMistake
 
 LOG = logging.getLogger("comas")
 FORMAT = 1
-"""Of the folder (docs/stability-promise.md). It grows where a version writes what the one before
-could not read; folders without a number are of format 1.
+"""Format of the folder (docs/stability-promise.md). It grows where a version writes what the one
+before could not read; folders without a number are of format 1.
 """
 KEEP = 2
 """Checkpoints that are kept besides the best."""
 RUNS_HAVE = {"method": str, "steps": int, "hosts": dict}
-"""Of what every run's config has: what others' files of that name have not."""
+"""Keys that every run's config has, and others' files of that name have not, with their types."""
 
 
 class Run:
@@ -187,14 +187,14 @@ class Run:
         return None
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
-        """What hosts behind an API have cost; apart from checkpoints, since what is dropped has
-        been paid for all the same.
+        """Write what hosts behind an API have cost; apart from checkpoints, since what is dropped
+        has been paid for all the same.
         """
         files.replace(self.path / "spent.json", files.as_json(accounts, indent=1))
 
     def spent(self) -> dict[str, Any]:
-        """The same as it was last written; nothing where nothing was, or where no host costs
-        anything.
+        """Read what hosts have cost as it was last written; nothing where nothing was, or where no
+        host costs anything.
         """
         hosts = self.config()["hosts"].values()
         if not any(host.get("api") or host.get("kind") for host in hosts):

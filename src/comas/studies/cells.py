@@ -55,7 +55,7 @@ class Stage(NamedTuple):
     """`train`, or the evaluation's measure."""
     arguments: tuple[str, ...]
     folder: Path
-    """Which it works on."""
+    """Folder that it works on."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What its commands wrote."""
+        """File with the output of its commands."""
         return self.folder / "log.txt"
 
     def evaluation(self, measure: str) -> Path:
@@ -135,7 +135,9 @@ class Cell:
         return float(cell["accuracy"])
 
     def latest(self) -> str:
-        """What its commands have written last; empty where they have written nothing."""
+        """Read the last line that its commands have written; empty where they have written
+        nothing.
+        """
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - LATEST))
@@ -214,7 +216,7 @@ async def here(arguments: Sequence[str], log: Path, threads: int | None) -> int:
 
 
 class Ended(NamedTuple):
-    """What became of a cell."""
+    """Outcome of a cell."""
 
     cell: Cell
     seconds: float
@@ -337,9 +339,9 @@ class Forecast:
     """How long training takes, if all cells take as long as those that were measured."""
 
     measured: str
-    """What was measured, in words."""
+    """Runs that were measured, in words."""
     cell_seconds: float
-    """Of the steps of one run."""
+    """Time of the steps of one run."""
     cell_steps: int
 
     def seconds(self, cells: Sequence[Cell], jobs: int) -> float:
@@ -392,12 +394,12 @@ Steps = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class CellResult:
-    """What is known of a cell."""
+    """Result of a cell, as far as it is known."""
 
     setting: str
     seed: int
     run: str
-    """Its folder, from that of the study."""
+    """Folder of the run, from that of the study."""
     status: Status
     reason: str = ""
     """Why it is not done."""
@@ -511,7 +513,7 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
 
 
 def _found(step: Mapping[str, Any], path: str) -> list[Any]:
-    """What stands at a dotted path; the step itself where there is none."""
+    """Find what stands at a dotted path; the step itself where there is none."""
     places: list[Any] = [step]
     for part in path.split(".") if path else ():
         below: list[Any] = []

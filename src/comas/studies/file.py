@@ -43,8 +43,8 @@ OWN = (*HELD_OUT, "best", "steps", "tokens", "seconds")
 took.
 """
 OF_AGENTS = ("accuracy", "before", "gain")
-"""Those that claims may name of one agent as well: `gain.a0`. Without a name each is the mean over
-all agents that answer, frozen ones included.
+"""Measures that claims may name of one agent as well: `gain.a0`. Without a name each is the mean
+over all agents that answer, frozen ones included.
 """
 LAST = 20
 """Steps whose metrics are averaged."""
@@ -61,11 +61,11 @@ class Measure(_Table):
     """
 
     says: str = ""
-    """What it is, for the report."""
+    """Description of the measure, for the report."""
     setup: str | None = None
     """As `comas eval --setups` takes it: `vote:votes=8`."""
     task: str | None = None
-    """Of the evaluation; None is that of the run."""
+    """Task of the evaluation; None is that of the run."""
     data: str | None = None
     games: int = Field(200, ge=2)
     """Questions of the evaluation."""
@@ -75,7 +75,7 @@ class Measure(_Table):
     last: Steps | None = None
     """Steps whose figures are averaged, from the start or from the end."""
     settings: list[str] | None = None
-    """Those that it is taken of; None is all."""
+    """Settings that it is taken of; None is all."""
 
 
 class Claim(_Table):
@@ -88,7 +88,7 @@ class Claim(_Table):
     """A setting, or a number."""
     measure: str = "accuracy"
     right_measure: str | None = None
-    """Of the right side, where it is another one: `before`, say."""
+    """Measure of the right side, where it is another one: `before`, say."""
     direction: Literal["above", "below"] = "above"
     margin: float = 0.0
     """Negative where a difference of that size the other way is allowed."""
@@ -113,7 +113,7 @@ class StudyFile(_Table):
     tokens: int | None = Field(None, ge=1)
     """Generated tokens of every run; the step in which they are reached is its last."""
     steps: Steps | None = None
-    """Of every run; of both budgets the one that ends first counts."""
+    """Steps of every run; of both budgets the one that ends first counts."""
     config: dict[str, Any] = {}
     """Keys of every setting."""
     settings: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -227,7 +227,7 @@ def _check(study: StudyFile) -> None:
 # --- settings
 
 MANY_STEPS = 10_000
-"""Of runs that tokens end."""
+"""Steps, at most, of runs that tokens end."""
 LONGEST = 255
 """Bytes of a file's name."""
 Keys = dict[str, Any]
@@ -248,13 +248,13 @@ class Setting:
     name: str
     trained: bool
     keys: Keys
-    """Of a config, without seed and out."""
+    """Keys of a config, without seed and out."""
     plan: Plan
     """With the first seed."""
 
     @cached_property
     def essence(self) -> dict[str, Any]:
-        """What it is, whatever the seed: plain values."""
+        """Description of the setting, whatever the seed: plain values."""
         config = self.plan.config.model_dump(mode="json", exclude={"seed", "out"})
         return {"trained": self.trained, **pinned(config)}
 
@@ -379,7 +379,7 @@ WRITTEN = (
     *("seconds", "spent", "peak_bytes"),
     *("validation", "validation_by_agent"),
 )
-"""What a line of metrics.jsonl has besides the metrics of a step."""
+"""Keys of a line of metrics.jsonl besides the metrics of a step."""
 
 
 def check_named(what: str, name: str, known: Iterable[str]) -> None:
@@ -502,7 +502,7 @@ def with_plugin(setup: str, said: Callable[[str], str]) -> str:
 
 
 def pinned(value: Any, key: str = "") -> Any:
-    """The same plain value, with the name and digest of each file of the user's own in the place of
+    """Return a plain value, with the name and digest of each file of the user's own in the place of
     its path, wherever that lies.
     """
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What became of the claims of a study, and its report in Markdown: settings, measures, claims with
+"""Outcome of the claims of a study, and its report in Markdown: settings, measures, claims with
 their verdicts, pictures; what failed or is missing stands in it as such.
 
 Claims are about differences paired by seed: one-sided Student's t test; where all differences are
@@ -39,7 +39,7 @@ Word = Literal["holds", "not shown", "contradicted", "missing", "not tested, one
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What became of a claim."""
+    """Outcome of a claim."""
 
     claim: Claim
     difference: Interval | None
@@ -131,12 +131,12 @@ STATES = ("done", "failed", "missing")
 NONE = "-"
 """In a table, where there is nothing to say."""
 MARKUP = re.compile(r"([\\`*_|<>\[\]])")
-"""What Markdown would take for markup; `|` would end a cell of a table."""
+"""Signs that Markdown would take for markup; `|` would end a cell of a table."""
 WITHOUT_PICTURES = """Pictures need matplotlib: `pip install "comas[plot]"`."""
 
 
 class Declared(NamedTuple):
-    """What a study had declared, and what was added after cells had run."""
+    """Declaration of a study, and what was added after cells had run."""
 
     digest: str
     """SHA-256 of the study file, and of the one that it extends behind it."""
@@ -146,7 +146,7 @@ class Declared(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What a study came to so far: `rows` of its cells, `verdicts` on its claims."""
+    """Report of a study so far: `rows` of its cells, `verdicts` on its claims."""
 
     title: str
     study: StudyFile
@@ -291,7 +291,7 @@ def _means_table(report: Report, title: str, measures: Sequence[str]) -> str:
 
 
 def _told(measure: Measure) -> str:
-    """What a measure is, in words."""
+    """Describe a measure in words."""
     if measure.setup is not None:
         setup = with_plugin(measure.setup, lambda plugin: Path(plugin).name)
         what = f"{setup}, {measure.games} questions"
@@ -373,11 +373,13 @@ POINTS = 40
 """Places of a curve at which its seeds are averaged."""
 COLUMNS = 4
 LETTERS = 32
-"""Of a name, above a panel."""
+"""Characters of a name, above a panel."""
 RC: Any = {"svg.hashsalt": "comas", "text.parse_math": False, "font.size": 8}
-"""The same numbers give the same bytes, and no name is read as a formula."""
+"""Settings of matplotlib: the same numbers give the same bytes, and no name is read as a
+formula.
+"""
 LEAST = 0.1
-"""Of accuracy, on an axis."""
+"""Range of accuracy on an axis, at least."""
 Panel = tuple[str, Sequence[Curve]]
 """A setting, and its curves, one per seed."""
 

@@ -86,7 +86,7 @@ class Study:
         return [cell for cell in self.cells if cell.stages()]
 
     def declaration(self) -> dict[str, Any]:
-        """What the results depend on, and what is claimed, as plain values."""
+        """Return what the results depend on, and what is claimed, as plain values."""
         study = self.described
         measures = {
             name: pinned(table.model_dump(exclude={"says", "settings"}))
@@ -120,7 +120,7 @@ class Study:
         return Declared(digest, additions)
 
     def _added(self, known: Mapping[str, Any], plain: Mapping[str, Any], begun: int) -> list[str]:
-        """What is new, in words; an error for anything that is no longer what it was."""
+        """Say what is new, in words; an error for anything that is no longer what it was."""
         changed: list[str] = []
         if known["budget"] != plain["budget"]:
             changed.append("the budget is another")

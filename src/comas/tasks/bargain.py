@@ -74,7 +74,7 @@ def load(
 
 
 def _values(pool: Amounts) -> list[Amounts]:
-    """What one of each thing may be worth, so that the pool is worth `TOTAL`."""
+    """List what one of each thing may be worth, so that the pool is worth `TOTAL`."""
     options = itertools.product(range(TOTAL + 1), repeat=len(THINGS))
     return [values for values in options if _worth(pool, values) == TOTAL]
 
@@ -101,7 +101,7 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
 
 
 def _view(pool: Amounts, values: Amounts, offers: Sequence[str]) -> str:
-    """What a seat sees: the pool, its own values, and the offers so far, whose they are."""
+    """Write what a player sees: the pool, its own values, and the offers so far, whose they are."""
     prices = ", ".join(f"a {thing} {value}" for thing, value in zip(THINGS, values, strict=True))
     lines = [f"In the pool: {_counted(pool)}.", f"Worth to you: {prices}."]
     for place_of, offer in enumerate(offers):
@@ -138,7 +138,7 @@ def amounts_of(text: str) -> Amounts:
 
 
 def _worth(amounts: Amounts, values: Amounts) -> int:
-    """What so many of each are worth."""
+    """Return what so many of each are worth."""
     return sum(count * value for count, value in zip(amounts, values, strict=True))
 
 

@@ -109,7 +109,7 @@ def _of_humaneval(row: Record, where: str) -> Question:
 
 
 def _before(prompt: str) -> str:
-    """What stands before the function that is asked for: the last one."""
+    """Return what stands before the function that is asked for: the last one."""
     start = prompt.rfind("\ndef ") + 1  # 0 where there is none
     return prompt[:start] + "\n"
 

@@ -25,7 +25,7 @@ HELD_OUT = ("validation", "test")
 LONGEST = 6
 """Steps of a chain that can be posed, at most."""
 NOTHING = "nothing"
-"""What comes back of a search for what is no number."""
+"""Reply to a search for what is no number."""
 
 WORDING = {
     "tools": "",
@@ -165,7 +165,7 @@ def load(
 
 
 def _given(number: int, form: str, pages: int) -> Question:
-    """What a proposer starts from: an answer, a document, or several."""
+    """Make the question that a proposer starts from: an answer, a document, or several."""
     if form == "pages":
         prompt = facts_around(number, pages)
         return Question(id=f"facts-within-{number}", prompt=prompt, kind="documents")

@@ -17,7 +17,7 @@ from comas.types import Question, UserMistake, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
 SHARES = {"validation": 0.1, "train": 0.9}
-"""Of the train file, cut by a hash of the question."""
+"""Shares of the train file, cut by a hash of the question."""
 SOURCE = Source(
     *("gsm8k", "openai/gsm8k", ("question", "answer"), (), "main"), splits=SPLITS, shares=SHARES
 )

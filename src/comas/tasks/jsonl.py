@@ -65,7 +65,7 @@ def _question(row: Record, where: str) -> Question:
 
 
 MARK = "####"
-"""What stands before the answer where a solution has been worked out, as in GSM8K."""
+"""Mark before the answer where a solution has been worked out, as in GSM8K."""
 REMEDIES = {
     "math": "write it as it may stand within \\boxed{...}, with every brace closed and without"
     " sentences (or set `kind` to text)",
@@ -73,7 +73,7 @@ REMEDIES = {
     "choice": "write the letter of one choice, such as B",
     "text": "write the words of the answer",
 }
-"""What to do about a reference that no reply can match, by kind."""
+"""Remedy for a reference that no reply can match, by kind."""
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 

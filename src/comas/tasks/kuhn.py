@@ -25,7 +25,7 @@ ENDS = ("pass pass", "pass bet pass", "pass bet bet", "bet pass", "bet bet")
 DEALS = tuple(itertools.permutations(CARDS, 2))
 SPLITS = ("train", "validation", "test")
 BLUFF = 0.2
-"""Of the family of equilibria, the one that bets a jack first this often; 0 to 1/3."""
+"""Frequency of first bets with a jack, which picks one of the family of equilibria; 0 to 1/3."""
 BETS = {
     "jack": BLUFF,
     "queen": 0.0,
@@ -40,7 +40,7 @@ BETS = {
     "queen pass bet": BLUFF + 1 / 3,
     "king pass bet": 1.0,
 }
-"""What a seat sees -> how often it bets in an equilibrium (Kuhn, 1950)."""
+"""View of a player -> how often it bets in an equilibrium (Kuhn, 1950)."""
 
 WORDING = {
     "move": (
@@ -86,7 +86,7 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
 
 
 def chips(first: str, second: str, line: str) -> float:
-    """What the first seat wins with these cards and a line of `ENDS`."""
+    """Return what the first player wins with these cards and a line of `ENDS`."""
     if line == "bet pass":
         return 1.0
     if line == "pass bet pass":

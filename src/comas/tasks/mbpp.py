@@ -23,7 +23,7 @@ SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}
 SPLITS = tuple(SHARES)
 SOURCE = Source("mbpp", HUB, COLUMNS, config="full", splits={split: split for split in SPLITS})
 PARTS = replace(SOURCE, splits=dict.fromkeys(SPLITS, "test"), shares=SHARES)
-"""The same three splits, all of them from the hub's test split."""
+"""Source of the three splits, all of them from the hub's test split."""
 
 
 def load(

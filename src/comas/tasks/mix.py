@@ -36,7 +36,7 @@ WORDING = {
     ),
 }
 _PROGRAM = re.compile(r"\n|(?<!\\)\b(?:def|class|lambda|import)\b")
-"""What no answer to a question of mathematics or science holds; `\\lambda` is a letter."""
+"""Signs that no answer to a question of mathematics or science holds; `\\lambda` is a letter."""
 SOURCE = Source(
     *("mix", None, ("prompt", "task"), ("answer",)),
     splits={split: split for split in SHARES},

@@ -162,8 +162,8 @@ def extract(question: Question, text: str) -> str | None:
 
 
 def shown(question: Question, text: str) -> str:
-    """What peers see: all of it in `two`; in `three` the chosen numbers in the order of writing, or
-    `#` for none.
+    """Return what peers see: all of it in `two`; in `three` the chosen numbers in the order of
+    writing, or `#` for none.
     """
     if form_of(question) == "two":
         return "# " + text
@@ -229,7 +229,7 @@ def check(question: Question, text: str) -> Verdict:
 
 
 def rephrase(question: Question, rng: random.Random) -> Question | None:
-    """The same numbers in another order, in which none has kept its place; None where the text is
+    """Put the numbers into another order, in which none has kept its place; None where the text is
     no puzzle.
     """
     puzzle = _read_puzzle(question.prompt)

@@ -32,7 +32,7 @@ FORMS = ("fault", "program")
 LARGEST = 60
 """Largest number on the way through a program."""
 INPUTS = range(1, 13)
-"""What goes into tests."""
+"""Inputs of tests."""
 TESTS = 2
 DRAWS = 3
 """Pairs of tests per program."""
@@ -65,7 +65,9 @@ _TEST = re.compile(rf"({_NUMBER}) -> ({_NUMBER})")
 
 
 def run(program: Program, value: int) -> int | None:
-    """What comes out where `value` goes in; None where a number on the way is not of 0..60."""
+    """Return what comes out where `value` goes in; None where a number on the way is not of
+    0..60.
+    """
     for operation, n in program:
         value = OPERATORS[operation](value, n)
         if not 0 <= value <= LARGEST:

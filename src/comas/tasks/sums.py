@@ -31,7 +31,7 @@ SHARES = {"train": 0.45, "validation": 0.15, "test": 0.40}
 HELD_OUT = ("validation", "test")
 """Splits whose numbers nobody may pose."""
 OPERATIONS = {"addition": "+", "arithmetic": "+-x/", "story": "+-x/"}
-"""What each form does with numbers."""
+"""Operations that each form does with numbers."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "x": operator.mul, "/": operator.floordiv}
 MOST = 999
 """Largest number in a problem, results on the way included."""
@@ -48,7 +48,7 @@ SENTENCES = {
     "x": ("A year later {name} has {n} times as many.",),
     "/": ("{name} packs them into {n} equal boxes and keeps only one box.",),
 }
-"""What happens in a story, by operation."""
+"""Sentences of a story, by operation."""
 ENDING = "How many {things} does {name} have now?"
 
 REWORDED = ("Compute {}.", "Calculate {}.", "How much is {}?")
@@ -90,11 +90,11 @@ class Problem:
     numbers: tuple[int, ...]
     """The first, and one per operation."""
     operations: str
-    """Of `+-x/`."""
+    """Operations, each one of `+-x/`."""
 
     @property
     def answer(self) -> int | None:
-        """What comes out; None where a result on the way is no number of 0..MOST."""
+        """Return the result; None where one on the way is no number of 0..MOST."""
         value: int | None = self.numbers[0]
         for operation, operand in zip(self.operations, self.numbers[1:], strict=True):
             value = _applied(value, operation, operand) if value is not None else None
@@ -291,7 +291,7 @@ def check(question: Question, text: str) -> Verdict:
 
 
 def rephrase(question: Question, rng: random.Random) -> Question | None:
-    """The same numbers in other words, the terms of an addition in another order; None where the
+    """Put the numbers into other words, the terms of an addition into another order; None where the
     text is no question of this task.
     """
     asked = read_problem(question.prompt)

@@ -1,5 +1,5 @@
-"""What hosts behind an API have cost and what went wrong there: kept in the folder of a run or an
-evaluation, told in words.
+"""Costs and failures of hosts behind an API: kept in the folder of a run or an evaluation, put into
+words.
 
 Also what of them may be changed when a run or an evaluation goes on: how much and how is asked,
 never what. Leaves out: counting (`hosts.api`).

@@ -32,11 +32,11 @@ END = 3
 NEAR = 1e-3
 """Nats by which the log-prob of a token may differ from that of a plain forward pass."""
 WEIGHED = 1e-4
-"""The same of continuations that are given."""
+"""Nats by which the log-prob of a given continuation may differ."""
 TIE = 1e-4
 """Margin below which a draw may differ between batches in float32."""
 TOKENS = 16
-"""Of a reply, at most."""
+"""Tokens of a reply, at most."""
 
 
 async def check_engine(build: Build, kind: Literal["whole", "adapters"] = "whole") -> None:
@@ -267,8 +267,8 @@ async def _check_cancelled(engine: Engine) -> None:
 
 
 async def _check_published(engine: Engine, models: Mapping[str, Weights]) -> None:
-    """What is sampled after `publish` must be the weights that were published, and only of that
-    policy.
+    """Check that what is sampled after `publish` is of the weights that were published, and only of
+    that policy.
     """
     before = await _sample(engine, _requests())
     current = dict(models)

@@ -166,7 +166,7 @@ def _check_order(
 
 
 def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Question]]:
-    """The same draw, its questions the other way round."""
+    """Wrap a draw so that its questions come the other way round."""
 
     @functools.wraps(draw)
     def reversed_draw(*given: Any, **options: Any) -> list[Question]:

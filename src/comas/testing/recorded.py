@@ -114,8 +114,8 @@ def _finished(record: Run, step: int) -> list[Episode]:
 
 
 def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
-    """What the run's method remembered when a step was played: made again from the steps before
-    it.
+    """Return what the run's method remembered when a step was played: made again from the steps
+    before it.
     """
     if not scene.method.remembers:
         return {}

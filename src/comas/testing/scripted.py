@@ -309,7 +309,7 @@ def records(episodes: Sequence[Episode]) -> list[str]:
 
 SCORES = ["<score> 3 </score>", "<score> 1 </score>", "2", "<score> 2 </score>"]
 PUZZLES = ["1 2 4 6 -> 7", "2 4 5 8 -> 11", "9 1 2 4 -> 7", "what ?"]
-"""Of number sets that nobody holds out."""
+"""Puzzles of number sets that nobody holds out."""
 CHECKS = ["1 in + 2 in = 3 + 4 in = 7 right", "2 in + 4 in = 6 wrong"]
 SOLUTIONS: list[str | Reply] = [
     "1 + 2 = 3 + 4 = 7",

@@ -41,7 +41,7 @@ JUNK = (
     ";;;",
     "\n" * 50,
 )
-"""What an extractor has to survive."""
+"""Texts that an extractor has to survive."""
 
 VERDICTS = ("right", "wrong", "failed")
 

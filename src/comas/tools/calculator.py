@@ -23,7 +23,7 @@ EXACT = 1e15
 DIGITS = 300
 """To which numbers are rounded, at most."""
 LARGEST = 10**300
-"""Of a result that is a whole number; powers beyond it are not computed."""
+"""Largest result that is a whole number; powers beyond it are not computed."""
 
 
 def _quotient(top: Number, bottom: Number) -> Number:

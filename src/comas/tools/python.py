@@ -18,8 +18,8 @@ _FENCE = re.compile(r"\A```(?:python|py)?[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 
 
 def run(program: str, seconds: float = 10.0) -> str:
-    """What a program prints; ToolFailure, with that, where it raises or ends by an exit code that
-    is not 0, and where it runs into a limit; HostFailure where the sandbox breaks down.
+    """Return what a program prints; ToolFailure, with that, where it raises or ends by an exit code
+    that is not 0, and where it runs into a limit; HostFailure where the sandbox breaks down.
     """
     fenced = _FENCE.match(program.strip())
     source = fenced[1] if fenced else program

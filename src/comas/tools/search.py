@@ -20,14 +20,14 @@ from typing import Any
 from comas.types import Count, Tool, ToolFailure, UserMistake
 
 HANDBOOK = Path(__file__).parent / "handbook"
-"""What is searched where no folder is named."""
+"""Folder that is searched where none is named."""
 KINDS = (".txt", ".md", ".jsonl")
 LONGEST = 2000
 """Characters of a passage; a longer paragraph is several."""
 BETWEEN = "\n\n"
 """Between the passages that come back."""
 WORD = r"(?u)\b\w+\b"
-"""What counts as a word: single digits and letters too."""
+"""Pattern of a word: single digits and letters too."""
 
 
 class Index:
@@ -56,7 +56,7 @@ class Index:
         return random.Random(seed).choice(passages)
 
     def files(self) -> list[Path]:
-        """Those with texts, in the order of their names."""
+        """List the files with texts, in the order of their names."""
         below = self.folder.rglob("*")
         return sorted(path for path in below if path.suffix in KINDS and path.is_file())
 

@@ -44,7 +44,7 @@ class Tracked:
     """The run that a sink is opened for."""
 
     name: str
-    """What people call it: the name of its folder."""
+    """Name for people: that of its folder."""
     id: str
     """Made once for this run and tracker: by it a sink finds again what earlier processes sent."""
     config: Mapping[str, Any]

@@ -37,14 +37,14 @@ Play = Callable[[int, int], Awaitable[list[Episode]]]
 
 @dataclass(frozen=True)
 class DryRun:
-    """What was measured of a run that was not begun."""
+    """Measurements of a run that was not begun."""
 
     config: Config
     """Resolved."""
     lines: tuple[str, ...]
     """Memory, time and disk, a line each."""
     data: dict[str, Any]
-    """The same as JSON."""
+    """Memory, time and disk as JSON."""
 
 
 async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:

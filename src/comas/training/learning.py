@@ -1,6 +1,6 @@
-"""What hosts learn from a step that was settled, all of them side by side, and with which learning
-rates: a function of the step, so that a resumed run has the same. Updates that are skipped a few
-times in a row, since a loss or gradient is not finite, end a run.
+"""Learning of all hosts, side by side, from a step that was settled, and their learning rates: a
+function of the step, so that a resumed run has the same. Updates that are skipped a few times in a
+row, since a loss or gradient is not finite, end a run.
 
 Leaves out: how a host learns (`hosts`, `learners`); schedules of anything else, for which a method
 puts phases into its state.
@@ -59,7 +59,7 @@ async def learn(
 
 
 def lr_scale(schedule: str, warmup: int, steps: int, step: int) -> float:
-    """What the learning rate is multiplied with in `step`, counted from 0, of `steps`.
+    """Return the factor of the learning rate in `step`, counted from 0, of `steps`.
 
     It rises in a line over the first `warmup` steps. From there it is constant, falls in a line, or
     falls along half a cosine, and would reach 0 in the step after the last.

@@ -37,7 +37,7 @@ SHOWN = 80
 
 @dataclass
 class LearningSignal:
-    """Which signs have been told by this process."""
+    """Signs that this process has reported."""
 
     config: Config
     method: Method
@@ -70,7 +70,7 @@ class LearningSignal:
         return alarms
 
     def news(self, signs: Sequence[Alarm]) -> list[Alarm]:
-        """Those that this process has not told yet."""
+        """Return those signs that this process has not reported yet."""
         new = [sign for sign in signs if (sign.kind, sign.roles) not in self._told]
         self._told |= {(sign.kind, sign.roles) for sign in new}
         return new

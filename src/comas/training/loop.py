@@ -143,7 +143,7 @@ class Session:
         return self.looping
 
     def _count(self, metrics: Mapping[str, Any]) -> None:
-        """What is known of the steps so far, from their metrics alone: it is the same after a
+        """Update what is known of the steps so far from metrics alone: it is the same after a
         resume.
         """
         self.tokens = metrics["tokens"]

@@ -135,7 +135,9 @@ def replies(step: StepRecord) -> list[dict[str, Any]]:
 
 
 def signal(step: StepRecord) -> dict[str, dict[str, float]]:
-    """What there is to learn from: whether rewards that are compared differ (`signal_in`)."""
+    """Measure what there is to learn from: whether rewards that are compared differ
+    (`signal_in`).
+    """
     return signal_in(step.paid)
 
 
@@ -251,7 +253,7 @@ def _answer(turn: Turn, step: StepRecord) -> str | None:
 
 
 def posed(step: StepRecord) -> Figures | None:
-    """What the questions that agents posed are like. Of proposals (`n`: turns whose game notes
+    """Describe the questions that agents posed. Of proposals (`n`: turns whose game notes
     `info["posed"]`, a text, or None where it was no question) the share that are questions
     (`valid`); of these the share of different ones (`distinct`); and of those that were answered
     the share with a right answer among them (`solvable`: others may be, and nobody has found out)
@@ -377,9 +379,9 @@ def _judgements(step: StepRecord) -> Iterator[tuple[Turn, Turn]]:
 
 
 def balanced(judgements: Sequence[tuple[bool, bool]]) -> Figures:
-    """Of judgements (`n`: whether the work was accepted, and whether it is right) the shares of
-    right and of wrong work that are accepted, and `balanced`: the mean of the shares of either kind
-    that are judged rightly, .5 being chance.
+    """Count judgements (`n`: whether the work was accepted, and whether it is right), and return
+    the shares of right and of wrong work that are accepted, and `balanced`: the mean of the shares
+    of either kind that are judged rightly, .5 being chance.
 
     What would be a mean of nothing is left out.
     """
@@ -403,9 +405,9 @@ METRICS: dict[str, Metric] = {
         *(acceptance, variety, posed, tools, pay, judges),
     )
 }
-"""Those that are shipped, by name."""
+"""Metrics that are shipped, by name."""
 LABELLED = ("pay", "judges")
-"""Those that ask the task's verifier about every piece of work."""
+"""Metrics that ask the task's verifier about every piece of work."""
 
 
 def metrics_of(task: Task) -> dict[str, Metric]:

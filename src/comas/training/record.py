@@ -1,5 +1,5 @@
-"""What a metric is given: a step that was played, paid and learnt from, and which work of it is
-right; no method and no reward ever sees that.
+"""Data that a metric gets: a step that was played, rewarded and learnt from, and which work of it
+is right; no method and no reward ever sees that.
 
 The task's labels say it of its own questions, and its rules (`Task.check`) of questions that agents
 posed. Leaves out: what is made of it (`training.metrics`).
@@ -28,18 +28,18 @@ class StepRecord:
 
     @cached_property
     def all_turns(self) -> list[Turn]:
-        """Those of failed discussions included."""
+        """Turns of all discussions, failed ones included."""
         return [turn for episode in self.episodes for turn in episode.turns]
 
     @cached_property
     def turns(self) -> list[Turn]:
-        """Those of discussions that did not fail."""
+        """Turns of discussions that did not fail."""
         played = [episode for episode in self.episodes if episode.error is None]
         return [turn for episode in played for turn in episode.turns]
 
     @cached_property
     def paid(self) -> list[Turn]:
-        """Those that were paid, 0.0 included."""
+        """Turns that were rewarded, 0.0 included."""
         return [turn for turn in self.turns if turn.reward is not None]
 
     @cached_property

@@ -19,11 +19,11 @@ from comas.team.build import Team
 from comas.types import Episode, Question, State, UserMistake
 
 STATE = "state.json"
-"""What a method remembers, in a checkpoint: sealed with the rest."""
+"""File of a checkpoint with what a method remembers: sealed with the rest."""
 
 
 class Remembering:
-    """What the method of a team remembers while it trains."""
+    """State that the method of a team remembers while it trains."""
 
     def __init__(self, team: Team, asked: RunQuestions) -> None:
         self.team = team

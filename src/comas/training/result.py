@@ -1,4 +1,4 @@
-"""What a run came to, read from its folder once.
+"""Result of a run, read from its folder once.
 
 Leaves out: the numbers of its steps (`metrics.jsonl`), what is printed of it (`cli.train`).
 """
@@ -33,20 +33,20 @@ Figures = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 @dataclass(repr=False)
 class Result:
-    """What a run came to."""
+    """Result of a run."""
 
     run: Path
     steps: int
     tokens: int
     """Generated while training; measurements not counted."""
     seconds: float
-    """Of this process."""
+    """Time that this process took."""
     accuracy: dict[str, Interval | None] = field(default_factory=dict)
     """`before` and `after` on held-out questions."""
     gain: Interval | None = None
     """After minus before, paired by question."""
     alarms: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What monitors have alarmed, as in `alarms.jsonl`."""
+    """Alarms of monitors, as in `alarms.jsonl`."""
     ended_by_alarm: bool = False
     """Whether one of them has ended the run (`on_alarm`)."""
     agents: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
@@ -54,7 +54,7 @@ class Result:
     spent: dict[str, float] = field(default_factory=dict[str, float])
     """Kind of work (sampling, learning ...) -> seconds of all steps so far."""
     step_seconds: float = 0.0
-    """Of all steps so far."""
+    """Time of all steps so far."""
     figures: Figures = field(default_factory=dict[str, Any])
     """Means of the last steps, against labels where there are any."""
     moved: dict[str, int] = field(default_factory=dict[str, int])

@@ -41,7 +41,7 @@ class Prepared:
     plan: Plan
     asked: RunQuestions
     replies: int
-    """Of one discussion, as far as it can be rehearsed."""
+    """Replies of one discussion, as far as it can be rehearsed."""
 
 
 def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
@@ -129,8 +129,8 @@ SAMPLED = 8
 
 
 def _unread(planned: Plan, questions: Sequence[Question]) -> str | None:
-    """What is to be said where a shipped model is to learn from questions of which it cannot read
-    most words: it has one token per word of its puzzles.
+    """Return a hint where a shipped model is to learn from questions of which it cannot read most
+    words: it has one token per word of its puzzles.
     """
     words = [word for question in questions[:SAMPLED] for word in question.prompt.split()]
     for source in {p.source for p in planned.policies if p.learns and p.source.kind == "tiny"}:

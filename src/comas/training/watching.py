@@ -27,9 +27,9 @@ from comas.types import Episode, UserMistake
 
 ALPHA = 0.01
 MONITORS = "monitors.json"
-"""What monitors know, in a checkpoint."""
+"""File of a checkpoint with what monitors know."""
 SHARE = 0.05
-"""Of the tokens that the run will generate, so many are for the games of monitors at most."""
+"""Share of the tokens that the run will generate, for the games of monitors at most."""
 
 
 def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
@@ -56,7 +56,7 @@ class Watching:
         self.trials: dict[tuple[str, str], Trial] = {}
         count = sum(len(monitor.hypotheses) for monitor in self.monitors.values())
         self.error = ALPHA / max(1, count)
-        """Of each hypothesis."""
+        """Part of ALPHA that each hypothesis gets."""
         for name, monitor in self.monitors.items():
             for hypothesis in monitor.hypotheses:
                 self.trials[name, hypothesis.name] = Trial(hypothesis, self.error)
@@ -218,7 +218,7 @@ def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:
 
 
 def _alarm(step: int, name: str, trial: Trial) -> Alarm:
-    """What is told of a hypothesis that has just been refuted."""
+    """Return the alarm about a hypothesis that has just been refuted."""
     hypothesis = trial.hypothesis
     start = trial.start
     lately = trial.observed

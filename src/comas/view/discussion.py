@@ -73,7 +73,9 @@ def row(record: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _verdict(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """Of its work whose labels are known: `right`, `wrong` or `both`; None of none."""
+    """Sum up the known labels of the work in these turns: `right`, `wrong` or `both`; None of
+    none.
+    """
     labels = {turn["info"]["right"] for turn in turns if "right" in turn["info"]}
     if len(labels) == 2:
         return "both"
@@ -88,11 +90,11 @@ KINDS = {
     "cut": "a reply that was cut for want of room",
     "failed": "a discussion that a machine failed",
 }
-"""What a list can be narrowed to, and what it means."""
+"""Kinds to which a list can be narrowed, and what they mean."""
 
 
 def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
-    """Of `KINDS`, those that hold of a discussion."""
+    """Find the `KINDS` that hold of a discussion."""
     if record["error"] is not None:
         yield "failed"
     turns = {turn["id"]: turn for turn in record["turns"]}

@@ -1,5 +1,5 @@
-"""What a page is built from: JSON objects by name, made from a run's or an evaluation's folder when
-they are asked for.
+"""Documents that a page is built from: JSON objects by name, made from a run's or an evaluation's
+folder when they are asked for.
 
 Leaves out: how they reach the page (`server`, `page`).
 """
@@ -20,7 +20,7 @@ from comas.storage.run import Run
 from comas.view import discussion
 
 PLAN = "evaluation.json"
-"""What an evaluation's folder has, and a run's has not."""
+"""File that an evaluation's folder has, and a run's has not."""
 STEP_KEYS = (
     *("step", "rewards", "kl", "lengths", "cost", "counts", "replies", "signal", "pay"),
     *(
@@ -36,9 +36,9 @@ STEP_KEYS = (
     ),
     "validation_by_agent",
 )
-"""Of metrics.jsonl, what the page draws."""
+"""Keys of metrics.jsonl that the page draws."""
 DIGITS = 12
-"""Of a number in a document's name, at most."""
+"""Digits of a number in a document's name, at most."""
 FILES = 4
 """Whose records are kept in memory: those that were asked for last."""
 
@@ -118,7 +118,7 @@ class RunDocuments:
         raise KeyError(name)
 
     def _figures(self, first: int) -> list[dict[str, Any]]:
-        """Of the steps from `first` on."""
+        """Collect the figures of the steps from `first` on."""
         trials: list[dict[str, Any]] = []
         for record in self._metrics()[first:]:
             figures = {key: record.get(key) for key in STEP_KEYS}
@@ -164,7 +164,9 @@ class RunDocuments:
         return sorted(names, key=_place)
 
     def _accuracy(self, name: str) -> dict[str, Any] | None:
-        """Of a measurement: its step, and mean, low, high and n; None where its file is damaged."""
+        """Read a measurement: its step, and mean, low, high and n; None where its file is
+        damaged.
+        """
         record = self.run.read_eval(name)
         if record is None:
             return None

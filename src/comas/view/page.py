@@ -25,7 +25,7 @@ FORBIDDING = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src 'none';"
     " connect-src {connect}; style-src {style}; script-src {script}"
 )
-"""Of a content security policy: nothing is loaded from anywhere but here."""
+"""Content security policy: nothing is loaded from anywhere but here."""
 
 
 @cache
@@ -65,7 +65,7 @@ def html(data: str, connect: str) -> str:
 MOST = 4_500_000
 """Bytes of compressed and encoded documents that an unasked page holds: mails take some ten."""
 DIGITS = 4
-"""Of numbers: nobody reads more, and digits cannot be compressed."""
+"""Digits of numbers: nobody reads more, and digits cannot be compressed."""
 
 
 def export(

@@ -296,7 +296,7 @@ class Decoder:
         )
 
     def _prompts(self, requests: Sequence[Request]) -> list[Prompt]:
-        """Of each request its policy's number on this model, and its prompt."""
+        """Return for each request the number of its policy on this model, and its prompt."""
         if self.adapted is None:
             return [(0, request.prompt_ids) for request in requests]
         policies = list(self.adapted.policies)

@@ -202,7 +202,7 @@ class Piece:
 
     cache: Slots
     rows: Sequence[int]
-    """Of `cache`; a row may be there several times."""
+    """Rows of `cache`; one may be there several times."""
     places: Sequence[int]
     """Where they go."""
     less: Sequence[int] | None = None

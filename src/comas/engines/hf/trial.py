@@ -36,7 +36,7 @@ TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
 between two rows.
 """
 COARSE = 0.15
-"""The same for halves, where rounding alone was seen to make 0.02."""
+"""Tolerance for half precision, where rounding alone was seen to make 0.02."""
 
 LARGE = 50_000_000
 """Numbers of a model whose trial takes seconds: that it passed is noted for later processes."""

@@ -40,7 +40,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 PREFILL = 4096
 """Tokens of prompts that a CPU computes at once."""
 SHARES = {"cpu": 0.25, "cuda": 0.8}
-"""Of the memory that is free when it starts, the most that keys and values take."""
+"""Share of the memory that is free when it starts, for keys and values at most."""
 WORKSPACE = 2**30
 """Bytes of a GPU besides weights and cache: activations, graphs."""
 
@@ -195,7 +195,7 @@ def cache_bytes(row: int, rows: int, free: int, kept: int, device: str, host: st
 
 
 def served_dtype(model: Any) -> torch.dtype:
-    """What vLLM computes in: float64 is for tests, and it has none."""
+    """Return the dtype in which vLLM computes: float64 is for tests, and it has none."""
     return torch.float32 if model.dtype == torch.float64 else model.dtype
 
 
@@ -375,7 +375,7 @@ class VLLMEngine(BatchedEngine):
             self._asleep = False
 
     def _serving(self, places: Places) -> Mapping[str, Loaded | None]:
-        """What serves each policy that is asked."""
+        """Return what serves each policy that is asked."""
         self._wake()
         return self.weights.serving([policy for policy in self.policies if places[policy]])
 

@@ -55,13 +55,15 @@ class VllmRequest:
 
 @dataclass(frozen=True)
 class VllmOutput:
-    """What vLLM made of an ask."""
+    """Output of vLLM for a request."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
-    """Of the tokens that were drawn, of softmax(logits / temperature)."""
+    """Log-probs of the tokens that were drawn, by softmax(logits / temperature)."""
     read_logprobs: Sequence[float]
-    """Of the prompt's tokens from the second one on, at temperature 1; empty unless asked for."""
+    """Log-probs of the prompt's tokens from the second one on, at temperature 1; empty unless asked
+    for.
+    """
     cached_tokens: int
     """Tokens of the prompt whose keys and values were found in the prefix cache."""
     seconds: float

@@ -1,4 +1,4 @@
-"""Which adapters, or which whole model, vLLM serves now, and the proof that it serves them as the
+"""Adapters, or the whole model, that vLLM serves now, and the proof that it serves them as the
 learner has them: modules counted, tensors read back, log-probs compared, in this order.
 
 Each finds what the others miss. An adapter whose names vLLM does not know is bound to nothing and
@@ -38,7 +38,7 @@ TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 seen to make 3e-6.
 """
 COARSE = 0.25
-"""The same where either of the two computes in halves; rounding was seen to make 6e-2."""
+"""Tolerance where either of the two computes in half precision; rounding was seen to make 6e-2."""
 LEAST = 32
 """Tokens of a probe beyond a block of the prefix cache, where the context has room for them, and
 how many of its first tokens vLLM is asked the log-probs of.
@@ -48,7 +48,7 @@ ONE = 4
 out. It alone was computed behind what the prefix cache has.
 """
 SEED = 17
-"""Of the token that is drawn behind a probe."""
+"""Seed of the token that is drawn behind a probe."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Reading:
 
     token_ids: list[int]
     places: list[int]
-    """Which of the tokens, from the second one on; the last one was drawn behind all others."""
+    """Places of some tokens, from the second one on; the last one was drawn behind all others."""
     logprobs: np.ndarray
-    """Of these, (places,)."""
+    """Log-probs of the tokens at `places`, (places,)."""
 
     def gap(self, logits_TV: Tensor) -> float:
         """Distance in nats from the log-probs of the learner, whose logits these are: the mean of
@@ -88,8 +88,8 @@ class Probe:
         self.prompt_ids = [min(i, vocabulary - 1) for i in self.prompt_ids]
 
     def read(self, adapter: Loaded | None, name: str, new: bool) -> Reading:
-        """What vLLM says of the probe with this adapter; StaleWeights where it found tokens of a
-        version that is `new` in its prefix cache.
+        """Read the probe with this adapter; StaleWeights where vLLM found tokens of a version that
+        is `new` in its prefix cache.
 
         vLLM computes afresh what it is to tell the log-probs of, and only a reply uses the cache.
         So the beginning of the probe is read, and a token is drawn behind all of it.
@@ -154,7 +154,9 @@ def added(model: Any, pairs: Pairs) -> Iterator[None]:
 
 
 def as_served(pairs: Pairs, scale: float, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
-    """What vLLM makes of an adapter: in its dtype, then B times alpha / rank, rounded again."""
+    """Return an adapter as vLLM makes it: in its dtype, then B times alpha / rank, rounded
+    again.
+    """
     return {name: (a.to(dtype), b.to(dtype) * scale) for name, (a, b) in pairs.items()}
 
 
@@ -164,7 +166,7 @@ TRIAL = 0.5
 
 @dataclass(frozen=True)
 class Serving:
-    """What serves a policy now."""
+    """Adapter that serves a policy now."""
 
     adapter: Loaded
     version: int
@@ -240,7 +242,9 @@ class Adapters:
             self._drop(before.adapter)
 
     def serving(self, policies: Sequence[str]) -> dict[str, Loaded]:
-        """What serves each of these policies; loaded and proved again where vLLM has dropped it."""
+        """Return the adapter that serves each of these policies; loaded and proved again where vLLM
+        has dropped it.
+        """
         loaded = self.vllm.numbers()
         adapters: dict[str, Loaded] = {}
         for policy in policies:
@@ -381,7 +385,7 @@ class Whole:
         self._prove(weights.model, version)
 
     def serving(self, policies: Sequence[str]) -> Mapping[str, Loaded | None]:
-        """What serves each of these policies: no adapter."""
+        """Return None for each of these policies: no adapter serves it."""
         return dict.fromkeys(policies)
 
     def close(self) -> None:

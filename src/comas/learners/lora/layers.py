@@ -1,4 +1,4 @@
-"""What the adapters of several policies add to the output of one linear layer, and its gradients;
+"""Additions of several policies' adapters to the output of one linear layer, and its gradients;
 which linear layers a model has, and in which order they get a batch's tokens.
 
 The rows of a batch lie one policy after the other, and each policy's block of tokens is multiplied
@@ -24,9 +24,7 @@ from comas.types import UserMistake
 
 
 class Route:
-    """Which policies the rows of a batch belong to: `counts[p]` rows of policy p, one policy after
-    the other.
-    """
+    """Policies of the rows of a batch: `counts[p]` rows of policy p, one policy after the other."""
 
     def __init__(self, counts: Sequence[int], device: Any) -> None:
         self.rows = sum(counts)
@@ -101,8 +99,8 @@ def collect(sum_PIO: Tensor, x_NI: Tensor, g_NO: Tensor, route: Route, T: int) -
 
 ROWS = 3
 TOKENS = 8
-"""Of the batch on which the order of tokens is tried; unlike each other, so that one is not taken
-for the other.
+"""Size of the batch on which the order of tokens is tried; rows unlike tokens, so that one is not
+taken for the other.
 """
 
 
@@ -157,7 +155,7 @@ def row_by_row(
 
 
 Seen = tuple[str, Tensor, Tensor]
-"""Of a call of a layer its name, its input, which tokens are NaN."""
+"""Call of a layer: its name, its input, which tokens are NaN."""
 
 
 def _siblings(seen: Sequence[Seen]) -> list[list[str]]:
@@ -228,7 +226,7 @@ class Routing:
 
 
 class Layer:
-    """What is added to the output of one linear layer."""
+    """Addition to the output of one linear layer."""
 
     def __init__(self, name: str, scales: list[float], zero: Tensor, routing: Routing) -> None:
         """`scales`: alpha / rank of each policy, 0 where it leaves the layer as it is. `zero` has
@@ -249,7 +247,7 @@ class Layer:
         self.b: Tensor
         self.grads: tuple[Tensor, Tensor] | None = None
         self.siblings: Siblings | None = None
-        """Those that read with it; None where each layer reads by itself."""
+        """Layers that read with it; None where each layer reads by itself."""
 
     def __call__(self, module: Any, inputs: tuple[Tensor, ...], output_BTO: Tensor) -> Tensor:
         route = self.routing.route
@@ -278,7 +276,7 @@ class Layer:
         )
 
     def mistake(self, shape: Sequence[int], rows: int) -> UserMistake:
-        """What to say where rows cannot be told apart in an input of this shape."""
+        """Return the error for an input of this shape, in which rows cannot be told apart."""
         return UserMistake(
             f"module {self.name} gets {tuple(shape)}, tokens apart from their {rows} rows: set"
             " hosts.<name>.targets to layers of the attention, without it"

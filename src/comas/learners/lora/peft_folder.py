@@ -30,7 +30,7 @@ from comas.types import UserMistake
 
 TENSORS = "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
-"""What older versions of peft called it, as a pickle."""
+"""Name of the tensors' file in older versions of peft: a pickle."""
 PREFIX = "base_model.model."
 """peft puts PREFIX before a module's name."""
 PLAIN = {
@@ -57,7 +57,9 @@ ODD = dict.fromkeys(
         "velora_config",
     )
 )
-"""The same of newer kinds, which not every peft that is to read our files knows."""
+"""Keys of newer kinds, and their values in plain LoRA, which not every peft that is to read our
+files knows.
+"""
 MERGED = (
     "merge it where peft is installed, by PeftModel.from_pretrained(BASE, ADAPTER)"
     ".merge_and_unload().save_pretrained(NEW), and take NEW as a base"
@@ -70,7 +72,7 @@ part out of it.
 
 
 def facts(folder: str | Path) -> dict[str, Any]:
-    """Its adapter_config.json; an error where it is not plain LoRA."""
+    """Read the adapter_config.json of a folder; an error where it is not plain LoRA."""
     path = Path(folder) / ADAPTER
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -206,7 +208,7 @@ def _ranks(folder: Path) -> dict[str, int]:
 
 
 def _of_pattern(pattern: dict[str, Any] | None, name: str, default: Any) -> Any:
-    """What peft's alpha_pattern says of a module: its keys are ends of names, or regular
+    """Find what peft's alpha_pattern says of a module: its keys are ends of names, or regular
     expressions for them.
     """
     return next(

@@ -49,7 +49,7 @@ class Population:
         self.targets = {p: targets_of(model, s) for p, s in specs.items()}
         changed = {name for names in self.targets.values() for name in names}
         self.modules = {name: module for name, module in model.named_modules() if name in changed}
-        """What adapters change, by name, in the order of `flat_PN`."""
+        """Modules that adapters change, by name, in the order of `flat_PN`."""
         pad = ALIGNED if model.device.type == "cuda" else 1
         self.rank = -(-max(s.rank for s in specs.values()) // pad) * pad
         size = sum(self.rank * sum(sizes(module)) for module in self.modules.values())
@@ -148,7 +148,7 @@ class Population:
         return self.grad_PN
 
     def keep_start(self) -> None:
-        """What `reference` means from now on is the policies as they are."""
+        """Keep the policies as they are: `reference` means these from now on."""
         changing = torch.stack([b.any() for _, b in self._views(self.flat_PN)])
         self.start_PN = self.flat_PN.clone() if changing.any() else None
 

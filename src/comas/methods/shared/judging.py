@@ -42,8 +42,8 @@ WEIGHING = {
     "yes": "Yes",
     "no": "No",
 }
-"""What a judge is asked whose words are weighed: of work with criticism and without (`bare`), in
-the role `judging`; and the words themselves.
+"""Prompts of a judge whose words are weighed: of work with criticism and without (`bare`), in the
+role `judging`; and the words themselves.
 """
 
 JUDGING = (

@@ -1,7 +1,7 @@
-"""What games of search share: questions that a proposer makes of what it found, pages that a reader
-sees, solvers with tools, whether an answer is the wanted one.
+"""Parts that games of search share: questions that a proposer makes of what it found, pages that a
+reader sees, solvers with tools, whether an answer is the wanted one.
 
-Leaves out: what anybody is paid.
+Leaves out: what anybody is rewarded for.
 """
 
 from __future__ import annotations
