@@ -192,12 +192,18 @@ def usable_cpus() -> int:
 
 
 def use_threads(count: int | None) -> None:
-    """Set the threads of torch in this process; None is one per CPU that it may use (torch itself
-    counts the machine's).
+    """Set the threads of torch in this process; None is what OMP_NUM_THREADS says, otherwise one
+    per CPU that it may use (torch itself counts the machine's).
     """
     import torch
 
-    torch.set_num_threads(count or usable_cpus())
+    torch.set_num_threads(count or _threads_wished() or usable_cpus())
+
+
+def _threads_wished() -> int | None:
+    """The number in OMP_NUM_THREADS, the first of a list of them; None where it has none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) or None if first.isascii() and first.isdigit() else None
 
 
 class Worker(ThreadPoolExecutor):

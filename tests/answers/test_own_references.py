@@ -41,6 +41,10 @@ def loaded(folder: Path, row: dict[str, object]) -> Question:
         ({"answer": "5 apples"}, ["5", "5 apples"]),
         ({"answer": "12 cm^2"}, ["12", r"12\text{ cm}^2"]),
         ({"answer": "H2O"}, ["H_2O"]),
+        ({"answer": "3 or n"}, ["3, n", r"n \text{ or } 3"]),
+        ({"answer": r"0\text{ or }\pi"}, [r"\pi, 0"]),
+        ({"answer": "red or blue"}, ["Red or Blue"]),
+        ({"answer": "5 dollars and 20 cents"}, [r"5\text{ dollars and }20\text{ cents}"]),
         ({"answer": "{a}", "kind": "text"}, [r"\{a\}"]),
         ({"answer": "北京", "kind": "text"}, ["北京。"]),
         ({"answer": "B", "kind": "choice"}, ["B）", "'B'", r"\Large B", "B ✓", "B (correct)"]),
@@ -76,6 +80,11 @@ def test_replies_match_what_is_meant(
         ({"answer": "42 (exact)"}, "without sentences"),
         ({"answer": "Result: 42"}, "without sentences"),
         ({"answer": "So 17 in all"}, "without sentences"),
+        ({"answer": "y = 9 or so"}, "without sentences"),
+        ({"answer": r"8\text{ and up}"}, "without sentences"),
+        ({"answer": "12 litres or more"}, "without sentences"),
+        ({"answer": "(3,4), or thereabouts"}, "without sentences"),
+        ({"answer": "7 or so", "kind": "science"}, "write one number"),
         ({"answer": True}, "True: a text or a number"),
         ({"answer": {"a": 1}}, "a text or a number"),
         ({"answer": float("nan")}, "a text or a number"),
@@ -139,6 +148,7 @@ def test_two_writings_of_one_answer_are_no_contradiction(tmp_path: Path) -> None
 
 
 HUMANEVAL = {"prompt": "def f(x):\n", "test": "def check(f):\n    assert f(1)", "entry_point": "f"}
+SCIBENCH = {"problem_text": "p?", "unit": "m", "answer_number": "5"}
 MBPP = {"text": "Write f.", "test_setup_code": "", "test_list": ["assert f(1) == 2"]}
 
 
@@ -151,6 +161,17 @@ MBPP = {"text": "Write f.", "test_setup_code": "", "test_list": ["assert f(1) ==
         (mbpp.task, {**MBPP, "test_list": ["assert 1 == 1"]}, "call no function"),
         (TASKS["humaneval"], {**HUMANEVAL, "entry_point": ""}, "got ''"),
         (TASKS["humaneval"], {**HUMANEVAL, "prompt": "Write f:"}, "head of a Python function"),
+        (TASKS["humaneval"], {**HUMANEVAL, "entry_point": "g"}, "got 'g'"),
+        (TASKS["humaneval"], {**HUMANEVAL, "test": ""}, "defines `check"),
+        (TASKS["humaneval"], {**HUMANEVAL, "test": "assert f(1) == 1"}, "defines `check"),
+        (TASKS["humaneval"], {**HUMANEVAL, "test": "def check(f"}, "defines `check"),
+        (TASKS["scibench"], {**SCIBENCH, "answer_number": "several"}, "one number .* 'several'"),
+        (
+            TASKS["scibench"],
+            {**SCIBENCH, "answer_number": float("inf")},
+            "one number .* 'Infinity'",
+        ),
+        (TASKS["scibench"], {**SCIBENCH, "answer_number": "2 or so"}, "one number .* '2 or so'"),
         (gsm8k.task, {"question": "q?", "answer": "so\n#### "}, "behind the last `####`"),
         (gsm8k.task, {"question": "q?", "answer": "so\n#### 1,234 or 5"}, "'1,234 or 5'"),
     ],
@@ -159,7 +180,7 @@ def test_rows_that_no_reply_can_pass_are_refused(
     task: Task, row: dict[str, object], told: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"
-    good = {"mbpp": MBPP, "humaneval": HUMANEVAL}.get(
+    good = {"mbpp": MBPP, "humaneval": HUMANEVAL, "scibench": SCIBENCH}.get(
         task.name, {"question": "p?", "answer": "#### 5"}
     )
     file.write_text(json.dumps(good))

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from comas.cli.train import figure_lines
 from comas.storage.run import Run
 from comas.training.result import LAST, Result, mean_figures, result_of
@@ -36,10 +38,20 @@ def test_only_the_last_steps_count(run: Run) -> None:
     assert result.step_seconds == 2 * result.spent["playing"] == 2.0 * (LAST + 2)
 
 
+@pytest.mark.parametrize(
+    ("auc", "words"), [(0.8, "more than"), (0.2, "less than"), (0.52, "no more than")]
+)
+def test_what_rewards_are_worth_is_said_in_words(auc: float, words: str) -> None:
+    figures = {"pay": {"step": {"accuracy": 0.3, "precision": 0.21, "recall": 0.4, "auc": auc}}}
+    (line,) = list(figure_lines(Result(Path(), 3, 0, 0.0, figures=figures)))[1:]
+    said = f"Of rewarded answers 21% are right. Right answers are rewarded {words} wrong ones"
+    assert line == f"  {said} (auc {auc:.2f}; chance is 0.50)."
+
+
 def test_lines_leave_out_what_is_not_there() -> None:
     result = Result(Path(), len(STEPS), 0, 0.0, figures=mean_figures(STEPS))
     assert list(figure_lines(result))[1:] == [
-        "  pay: accuracy 0.50, auc 0.50",
+        "  Right answers are rewarded no more than wrong ones (auc 0.50; chance is 0.50).",
         "  variety: distinct 1.20",
     ]
     assert mean_figures([{"rewards": {}}]) == mean_figures([]) == {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -276,6 +277,23 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
     assert process.returncode == 130
     assert err == f"stopped; go on with: {sys.executable} -m comas resume {tmp_path / 'e'}\n"
     assert re.match(r"[\d,]+ games, in ", said)
+
+
+@pytest.mark.parametrize("words", [["steps=9"], ["tokens=5_000", "'hosts.home.max_rows = 2'"], []])
+def test_a_resume_that_is_stopped_is_named_with_its_changes(
+    words: list[str],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("comas.cli.train.resume_async", stopped)
+    folder = str(place / "runs" / "first")
+    arguments = shlex.split(" ".join(words))
+    assert run(["resume", folder, *arguments], monkeypatch) == 130
+    assert capsys.readouterr().err.endswith(f" resume {' '.join([folder, *words])}\n")
 
 
 HUNG = """

@@ -262,7 +262,7 @@ method = replace(comas.method, paid=("solution",), kl={})
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (["kl.evaluation=0.1"], "kl.evaluation: method .* never trains on that role"),
+        (["kl.evaluation=0.1"], "kl.evaluation: method .* does not say that it rewards that role"),
         (["agents.a.roles=['evaluation']"], "no agent can learn: method .* pays solution"),
         (
             ["agents.a.roles=['evaluation']", "agents.b.frozen=true"],

@@ -18,6 +18,7 @@ import comas
 from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
+from comas.machine import usable_cpus, use_threads
 from comas.storage.out_folder import check_free
 from comas.storage.run import Run
 from comas.types import UserMistake
@@ -242,10 +243,29 @@ def test_a_folder_with_somebody_elses_config_is_not_taken(tmp_path: Path) -> Non
     assert (tmp_path / "config.toml").read_text() == "x = 1\n"
 
 
+@pytest.mark.parametrize(
+    ("wished", "count", "threads"),
+    [("3", None, 3), ("3,1", None, 3), ("3", 2, 2), ("", None, None), ("no", None, None)],
+)
+def test_threads_are_those_that_the_environment_says(
+    wished: str, count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", wished)
+    try:
+        use_threads(count)
+        assert torch.get_num_threads() == (threads or usable_cpus())
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_commands_in_messages_work_from_where_comas_was_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "my env" / "comas"), "train"])
+    monkeypatch.setenv("PATH", str(tmp_path))  # an activated environment has a comas
     died(tmp_path / "a run", **{"notes.txt": ""})
     with pytest.raises(UserMistake) as taken:
         check_free(str(tmp_path / "a run"))

@@ -390,7 +390,11 @@ def test_the_tables_are_read_from_pairs_and_refuse_what_they_cannot_hold() -> No
     for pair, words in (
         ("hosts.judge.body.temperature=0.5", "temperature is sent"),
         ("hosts.judge.body.n=3", "n is sent, or has a key of its own"),
+        ("hosts.judge.body.since=2026-01-01", "JSON cannot hold it"),
+        ("hosts.judge.body.options.bias=inf", "JSON cannot hold it"),
         ("hosts.judge.header_env.api-key=sk hush 1", "name of an environment variable"),
+        ("hosts.judge.header_env.Content-Length=LENGTH", "none that each request has"),
+        ("hosts.judge.header_env.HOST=NAME", "none that each request has"),
         ('hosts.judge.header_env={"a b" = "X"}', "header_env"),
     ):
         with pytest.raises(UserMistake) as caught:

@@ -236,6 +236,11 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
     made.save_pretrained(tmp_path / "ia3")
     with pytest.raises(UserMistake, match="peft_type is 'IA3'"):
         loaded(tiny, a=tmp_path / "ia3")
+    described = tmp_path / "ia3" / "adapter_config.json"
+    for kind, remedy in (("VERA", "merge_and_unload"), ("PREFIX_TUNING", "take its base alone")):
+        described.write_text(json.dumps({"peft_type": kind}))
+        with pytest.raises(UserMistake, match=rf"peft_type is '{kind}'.*{remedy}"):
+            loaded(tiny, a=tmp_path / "ia3")
     folder = by_peft(tiny, tmp_path / "x")
     tensors = folder / "adapter_model.safetensors"
     config = folder / "adapter_config.json"

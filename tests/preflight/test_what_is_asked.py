@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.preflight import Judged, Preflight, preflight, team_of
+from comas.evaluation.preflight import Judged, Preflight, planned_team, preflight
 from comas.stats import Interval
 from comas.types import UserMistake
 from tests.support.command import run
@@ -85,14 +85,35 @@ def test_keys_are_the_same_in_python_and_on_the_command_line() -> None:
 
 
 def test_keys_have_the_types_of_their_values_where_bases_are_mixed() -> None:
-    team = team_of(["tiny", "tiny-b"], {"task_options.largest": 12, "temperature": 0.5})
-    try:
-        assert team.bases() == ["tiny", "tiny-b"]
-        assert team.config.task_options["largest"] == 12
-        assert team.config.temperature == 0.5
-        assert [member.host.name for member in team.members] == ["m0", "m1"]
-    finally:
-        team.close()
+    planned = planned_team(["tiny", "tiny-b"], {"task_options.largest": 12, "temperature": 0.5})
+    assert [policy.source.name for policy in planned.policies] == ["tiny", "tiny-b"]
+    assert planned.config.task_options["largest"] == 12
+    assert planned.config.temperature == 0.5
+    assert [policy.host for policy in planned.policies] == ["m0", "m1"]
+
+
+def test_what_is_missing_is_told_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("comas.evaluation.preflight.asked", build)
+    monkeypatch.delenv("COMAS_DATA", raising=False)
+    for settings in ({"task": "jsonl"}, {"task": "gsm8k", "data": "./nowhere"}):
+        with pytest.raises(UserMistake):
+            preflight("tiny", **SMALL, **settings)
+
+
+@pytest.mark.parametrize(("minutes", "asked"), [(None, 7), (1e-9, 4), (60.0, 7)])
+def test_as_many_questions_are_asked_as_fit_into_minutes(minutes: float | None, asked: int) -> None:
+    heard: list[str] = []
+    found = preflight("tiny", questions=7, answers=2, minutes=minutes, tell=heard.append, threads=1)
+    assert found.questions == asked
+    assert heard[0].startswith("asking 7 questions of pick, 2 times each: at most 105 replies")
+    assert heard[1] == "7 questions: intervals say next to nothing, ask 16 or more"
+    assert any("for the other 3 questions" in line for line in heard) == (asked == 7)
+    assert any("fit into" in line for line in heard) == (minutes is not None)
 
 
 def game(folder: Path) -> str:

@@ -78,6 +78,9 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
         ("top_p", 0, "above 0"),
         ("max_tokens", 0, "at least 1"),
         ("top_k", 40, "not supported"),
+        ("mirostat", 2, "not supported"),
+        ("xtc_probability", 0.5, "not supported"),
+        ("encoder_repetition_penalty", 1.2, "not supported"),
         ("repetition_penalty", 1.1, "not supported"),
         ("stop", "", "stop: a text of at least 1 character"),
         ("stop", [""], "stop.0: a text of at least 1 character"),
@@ -146,6 +149,13 @@ def test_what_asks_for_nothing_is_taken(served: Running) -> None:
         "repetition_penalty": 1.0,
         "best_of": 1,
         "skip_special_tokens": True,
+        "encoder_repetition_penalty": 1,
+        "modalities": ["text"],
+        "metadata": {"session": "7"},
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "xtc_probability": 0,
+        "xtc_threshold": 0.1,
     }
     assert served.post({**CHAT, **nothing}).status_code == 200
 

@@ -61,6 +61,19 @@ def episodes(turns: Iterable[Turn]) -> list[Episode]:
     return [Episode("0/q/0", Q, list(turns))]
 
 
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        (["room.solution=96"], "room.solution (now 96 tokens)"),
+        (["room.solution=96", "room.blind=40"], "room.blind (now 40 tokens)"),
+    ],
+)
+def test_a_blind_answer_has_the_room_of_a_solution(keys: list[str], key: str) -> None:
+    replies = [turn("blind", text="it is", finished=False)] * 2
+    (note,) = news(signs(*keys), 0, episodes(replies))
+    assert f"raise {key}" in note
+
+
 def test_a_healthy_step_says_nothing() -> None:
     said = [turn("solution", float(n % 2), info={"readable": True}) for n in range(4)]
     said += [turn("evaluation", 1.0 - n % 2) for n in range(4)]
@@ -341,6 +354,93 @@ def test_a_method_with_groups_of_one_says_so_while_it_trains(
     assert "moved 0 of 1 steps" in said.out + said.err
     (notes,) = [step["notes"] for step in Run(Path("run")).metrics()]
     assert len(notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("", True),
+        ("turn.group = None", False),
+        ("turn.group = episode.question.id[:4]", False),
+    ],
+)
+def test_a_dry_run_tells_groups_of_one(
+    change: str,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("alone.py").write_text(ALONE.replace("turn.group = episode.question.id", change or "0"))
+    if not change:
+        Path("alone.py").write_text(ALONE)
+    keys = ["method=./alone.py", "steps=1", "questions=8", "test_questions=0", "agents=2"]
+    assert command(["train", *keys, "--dry-run"], monkeypatch) == 0
+    said = capsys.readouterr()
+    assert ("nobody would learn, whatever is rewarded" in said.out + said.err) == told
+
+
+def test_a_dry_run_of_samples_does_not_take_some_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("alone.py").write_text(ALONE)
+    keys = ["method=./alone.py", "steps=1", "questions=64", "samples=4", "agents=1"]
+    assert command(["train", *keys, "test_questions=0", "--dry-run"], monkeypatch) == 0
+    said = capsys.readouterr()
+    assert "nobody would learn" not in said.out + said.err
+
+
+def paid_alike(turns: list[Turn]) -> None:
+    for one in turns:
+        one.reward = 0.5
+
+
+def unpaid(turns: list[Turn]) -> None:
+    for one in turns:
+        one.reward = None
+
+
+def unread(turns: list[Turn]) -> None:
+    for one in turns:
+        one.reward = None
+        one.info["readable"] = False
+
+
+def alone(turns: list[Turn]) -> None:
+    for place, one in enumerate(turns):
+        one.group = f"q{place}"
+
+
+def split(turns: list[Turn]) -> None:
+    for place, one in enumerate(turns):
+        one.group = f"q{place // 2}"
+        one.policy = f"home/a{place % 2}"
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (paid_alike, "in every group all are equal"),
+        (unpaid, "none of 40 replies as solution is paid"),
+        (unread, "40 of 40 replies as solution cannot be read"),
+        (alone, "each group of solution has one reply, so that"),
+        (split, "each group of solution has one reply of this policy"),
+    ],
+)
+def test_each_cause_of_a_gradient_of_zero_is_told_with_its_remedy_and_once(
+    cause: Any, words: str
+) -> None:
+    watch = signs()
+    turns = [turn("solution", float(n % 2), group="q") for n in range(40)]
+    moved = {"home/a0": {"grad_norm": 0.1}}
+    assert watch.news(watch.signs(0, episodes(turns), moved)) == []  # it is a healthy step
+    cause(turns)
+    still = {one.policy: {"grad_norm": 0.0} for one in turns}
+    told = [alarm.text for alarm in watch.news(watch.signs(1, episodes(turns), still))]
+    assert any(words in text for text in told), told
+    assert watch.news(watch.signs(2, episodes(turns), still)) == []
 
 
 ALONE = '''"""Answers that are rewarded by their length, each compared with itself."""

@@ -6,6 +6,7 @@ and keys lead where they ought to, and a run that goes on is followed.
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,27 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt in
 READY = "#main[data-ready]"
 LAST = 3 + len(HOSTILE)
 """Discussions of the run's last step."""
+
+
+def first_panel(page: Any, run: Run, tmp_path: Path) -> str:
+    """The title of the first chart of a run's page."""
+    file = tmp_path / "run.html"
+    export(file, [RunDocuments(str(run.path))])
+    page.goto(file.as_uri())
+    page.wait_for_selector(READY)
+    return page.locator(".charts figcaption strong").first.inner_text()
+
+
+@pytest.mark.parametrize(("flat", "first"), [(1.0, True), (0.25, False)])
+def test_groups_without_a_difference_stand_first_where_they_explain_the_run(
+    flat: float, first: bool, page: Any, tmp_path: Path
+) -> None:
+    run = viewed_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["signal"] = {"solution": {"groups": 8, "flat": 8 * flat}}
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert (first_panel(page, run, tmp_path) == "Groups without a difference") == first
 
 
 @pytest.fixture(scope="module")

@@ -150,9 +150,9 @@ def _tree(program: str) -> ast.Module | None:
     return tree
 
 
-def is_python(text: str) -> bool:
-    """Whether a text is a Python program."""
-    return _tree(text) is not None
+def defined(program: str) -> set[str]:
+    """The names that a Python program defines at its top; none where a text is no Python."""
+    return _defined(program) if _tree(program) is not None else set()
 
 
 def same(a: str, b: str) -> bool:

@@ -112,6 +112,7 @@ def can_be_reference(text: str) -> bool:
     more, besides commands and what they write as text.
     """
     is_prose = len(_WORD.findall(_COMMAND.sub(" ", text))) >= 6 or _is_said_number(text)
+    is_prose = is_prose or parts.trails_off(text)
     question = Question(id="reference", prompt="", kind="math", answer=text)
     return bool(text) and not is_prose and verify(question, rf"\boxed{{{text}}}") == "right"
 

@@ -81,9 +81,16 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 # --- numbers and program code, as texts
 
+THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+"
+"""Digits in groups; behind a leading zero the comma is another sign (`0,005`)."""
+_SEPARATOR = r"(?:\{,\}|\\,|,\\!)\s?"
+_SET_GROUPS = re.compile(
+    rf"(?<![0-9.,])(?!0[0-9]*{_SEPARATOR})[0-9.]*[0-9](?:{_SEPARATOR}[0-9]{{3}}(?![0-9]))+"
+)
+"""Digits that LaTeX's thin spaces and braced commas group, behind the point too."""
 _GROUPED = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9]| [0-9])")
 _THOUSANDS = re.compile(
-    r"(?<![0-9.,(\[{])(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3})(?![0-9]|,[0-9])"
+    rf"(?<![0-9.,(\[{{])(?:{THOUSANDS}|[1-9][0-9]?(?:,[0-9]{{2}})+,[0-9]{{3}})(?![0-9]|,[0-9])"
 )
 _POINTS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}(?![0-9.,])")
 _MIXED = re.compile(r"(?<![0-9./])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9./])")
@@ -119,9 +126,14 @@ _SPACE = re.compile(r"(?<!\\)\\[;: ]|~|\s+|\\q?quad(?![a-zA-Z])")
 _LABEL = re.compile(rf"\s*(?:{BOX[:-12]}\s*\{{[^{{}}]*:\s*\}}|\*\*(?=.*\*\*\s*\Z))", re.DOTALL)
 
 
+def ungrouped(text: str) -> str:
+    r"""A text without LaTeX's separators of thousands: `1\,500` and `1{,}500` are `1500`."""
+    return _SET_GROUPS.sub(lambda match: re.sub(_SEPARATOR, "", match[0]), text)
+
+
 def prepared(text: str) -> str:
     """A text whose numbers and calls are written as LaTeX has them, and without its looks."""
-    out = re.sub(r"(?<=[0-9]),\\!\s*(?=[0-9]{3})", "", in_latex(text))
+    out = ungrouped(in_latex(text))
     if whole := _WRAPPED.fullmatch(out):
         out = whole[1]
     out = without_label(out)
@@ -130,7 +142,6 @@ def prepared(text: str) -> str:
     out = _LOOKS.sub(" ", re.sub(r"\bUS\s*\\?\$", "", out)).strip()
     if match := _SCIENTIFIC.fullmatch(out):
         out = rf"{match[1]} \cdot 10^{{{int(match[2])}}}{match[3]}"
-    out = re.sub(r"(?<=[0-9])(?:\{,\}|\\,)\s?(?=[0-9]{3}(?![0-9]))", "", out)
     out = _SPACE.sub(" ", out.replace(r"\,", " ")).strip()
     out = _TIMES_TEN.sub(r" \\times ", _INFINITY.sub(r"\\infty ", out.replace("**", "^")))
     calls = 1

@@ -14,7 +14,7 @@ from comas.answers import maths, notation
 from comas.answers.boxed import last_box
 from comas.answers.pool import WorkerFailed
 from comas.answers.units import alters, is_symbol
-from comas.types import Question, Verdict
+from comas.types import Question, UserMistake, Verdict
 
 DIGITS = 60
 """Longest number and largest exponent that are read: beyond that a reply is noise, and exact
@@ -43,7 +43,6 @@ _WORD = re.compile(
 _AMOUNTS = re.compile(r"[KMBT]|mil")
 """Thousands and millions, where no physical unit is asked for."""
 _NAMED = re.compile(r"\A[A-Za-z]\w* ?=(?=[^=]*\Z)|\A(?:\\approx|≈)")
-_THIN = re.compile(r"\\,(?![A-Za-z])|\\!")
 _WIDE = re.compile(r"\\[,;: ]|~|\s+")
 _END = re.compile(r"(?<!\\);\Z")
 _GROUPS = re.compile(r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{3})+(?![0-9]| ?/|\s[0-9])")
@@ -51,7 +50,7 @@ _GROUPS = re.compile(r"\A[-+−–$€£¥₹¢\\\s]*+[1-9][0-9]{0,2}(?:\s[0-9]{
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}\Z")
 _POWER = re.compile(r"(?:\\times|\\cdot|×|\*)10\^(?:\{([+-]?[0-9]+)\}|([+-]?[0-9]+))\Z")
 _NUMBER = re.compile(
-    r"([+-]?)[$€£¥₹]?([+-]?)((?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    rf"([+-]?)[$€£¥₹]?([+-]?)((?:{notation.THOUSANDS}|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
     r"(?:[eE]([+-]?[0-9]+))?%?\.?"
 )
 
@@ -68,7 +67,8 @@ def number(text: str) -> Fraction | None:
         return None
     text = notation.bare(text.translate(notation.WIDE))
     text = _END.sub("", text.strip().strip("$").strip())
-    text = _WIDE.sub(" ", _THIN.sub("", text.replace("\\left", "").replace("\\right", "")))
+    text = notation.ungrouped(text.replace("\\left", "").replace("\\right", ""))
+    text = _WIDE.sub(" ", text.replace("\\!", ""))
     if whole := _WRAP.fullmatch(text):
         text = next(part for part in whole.groups() if part is not None)
     bare = _bare_number(_NAMED.sub("", _DEGREES.sub("°", text)).strip())
@@ -147,7 +147,7 @@ def written(value: float | str) -> str:
 
 
 _LEADING = re.compile(
-    r"(?P<sign>[+-]?)(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+    rf"(?P<sign>[+-]?)(?P<digits>(?:{notation.THOUSANDS}|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:[eE](?P<e>[+-]?[0-9]+)|(?:x|X|\*|×|⋅|·|\\times|\\cdot)10(?:\^|\*\*)?(?:\{(?P<braced>[+-]?[0-9]+)\}|\(?(?P<bare>[+-]?[0-9]+)\)?))?"
 )
 _BARE_POWER = re.compile(r"([+-]?)10(?:\^|\*\*)(?:\{([+-]?[0-9]+)\}|\(?([+-]?[0-9]+)\)?)")
@@ -192,7 +192,7 @@ def quantity(text: str, percent: bool = True) -> float | None:
     if _INEQUALITY.search(text):
         return None
     amount = _ABOUT.sub("", _RELATION.split(text)[-1])
-    flat = _flat(re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", amount))
+    flat = _flat(notation.ungrouped(amount))
     if len(flat) > 4 * DIGITS or not flat:
         return None
     match = _LEADING.match(flat) if not _SYMBOL.search(flat) else None
@@ -265,6 +265,14 @@ def extract(question: Question, text: str) -> str | None:
 def same(a: str, b: str) -> bool:
     """Whether two quantities are the same within the tolerance of the verifier."""
     return near(float(a), float(b)) or near(float(b), float(a))
+
+
+def reference(text: str, where: str) -> str:
+    """A reference quantity as it is. Raises UserMistake where it is not one number."""
+    question = Question(id="reference", prompt="", kind="science", answer=text)
+    if verify(question, rf"\boxed{{{text}}}") != "right":
+        raise UserMistake(f"{where}: expected one number as the answer, got {text[:60]!r}")
+    return text
 
 
 def verify(question: Question, text: str) -> Verdict:

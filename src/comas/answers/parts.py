@@ -29,7 +29,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from comas.answers import units
-from comas.answers.notation import tokens, writing
+from comas.answers.notation import BOX, tokens, writing
 
 Node = list[Any]
 DEPTH = 12
@@ -47,6 +47,20 @@ def parse(text: str) -> Node:
     """The node of an answer."""
     signs = tokens(text)
     return ["value", None, text.strip()] if signs is None else _parse(signs, DEPTH)
+
+
+_WORDS = re.compile(r"(?:\\text\{[^{}]*\}|[a-z])+")
+
+
+def trails_off(text: str) -> bool:
+    """Whether `and` or `or` joins a number with words that are no second answer (`5 or so`).
+
+    One letter may be one (`2 or n`).
+    """
+    signs = tokens(re.sub(BOX, r" \1 ", text)) or []
+    pieces = ["".join(piece).strip(" ,;") for piece in _split(signs, {_AND, _OR})]
+    words = [len(piece) > 1 and _WORDS.fullmatch(piece) is not None for piece in pieces]
+    return any(words) and any(re.search("[0-9]", piece) for piece in pieces)
 
 
 def _parse(signs: list[str], depth: int) -> Node:

@@ -31,7 +31,7 @@ from comas.verbs import planned
 
 Tasks = Annotated[
     str | None,
-    typer.Option(help="Divided by commas: gsm8k,math500 ... (default: the first system's own)."),
+    typer.Option(help="Divided by commas: gsm8k,math500 ... (default: that of the first run)."),
 ]
 Setups = Annotated[
     str,
@@ -75,8 +75,9 @@ def evaluate(
     out: Out = None,
     json_: Json = False,
 ) -> None:
-    """How good runs and models are on held-out questions, with what certainty, at what cost; each
-    against the first.
+    """Measure runs and models on held-out questions.
+
+    Each is compared with the first, and told with its interval and its cost.
     """
     go_on(ctx, EvaluationRun.create(_plan(systems, tasks, setups, limit, seed, data), out), json_)
 
@@ -101,9 +102,11 @@ def _plan(
     return planned(names, tasks or "", setups, limit, seed, settings, data)
 
 
-def go_on(ctx: typer.Context, evaluation: EvaluationRun, as_json: bool) -> None:
-    """Play what is missing of an evaluation, and show it."""
-    _show(ctx, _watched(evaluation, as_json), as_json)
+def go_on(
+    ctx: typer.Context, evaluation: EvaluationRun, as_json: bool, changes: Sequence[str] = ()
+) -> None:
+    """Play what is missing of an evaluation, and show it; `changes` are what it goes on with."""
+    _show(ctx, _watched(evaluation, as_json, changes), as_json)
 
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
@@ -120,12 +123,12 @@ def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     _print_notes(report)
 
 
-def _watched(evaluation: EvaluationRun, as_json: bool) -> dict[str, Any]:
+def _watched(evaluation: EvaluationRun, as_json: bool, changes: Sequence[str]) -> dict[str, Any]:
     try:
         with watcher(as_json) as observer:
             return run_sync(evaluation.go(observer))
     except KeyboardInterrupt:
-        print_stopped(evaluation.folder)
+        print_stopped(evaluation.folder, changes)
         sys.exit(STOPPED)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from comas.cli import evaluate, listing, look, preflight, serve, study, train
+from comas.cli import evaluate, listing, look, new, preflight, serve, study, train
 from comas.cli.output import Json, print_error, print_json
 from comas.config.schema import Config
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
@@ -135,6 +135,7 @@ app.command()(look.view)
 app.command()(serve.serve)
 app.command()(study.study)
 app.command("list")(listing.list_)
+app.command()(new.new)
 
 
 @app.command()
@@ -150,8 +151,9 @@ def export(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Write a trained team for others: folders that transformers and peft load, model cards, and
-    team.toml.
+    """Write a trained team as folders for others.
+
+    transformers and peft load them; model cards and team.toml stand beside.
     """
     from comas.export.team import export as write
 
@@ -176,8 +178,9 @@ def export(
 
 @app.command()
 def env(ctx: typer.Context, json_: Json = False) -> None:
-    """Show what is installed, and what would run where; fit for an issue: no paths, names or
-    keys.
+    """Show what is installed, and what would run where.
+
+    Fit for an issue: no paths, names or keys.
     """
     from comas import installed
 

@@ -70,13 +70,15 @@ def print_note(text: str) -> None:
     print("note:", _printable(text), file=sys.stderr)
 
 
-def print_stopped(folder: Path | None) -> None:
-    """Say how to go on with the run or evaluation in a folder; None where there is none yet."""
+def print_stopped(folder: Path | None, changes: Sequence[str] = ()) -> None:
+    """Say how to go on with the run or evaluation in a folder, with the changes that were asked
+    for; None where there is none yet.
+    """
     if folder is None:
         print("stopped before the run began", file=sys.stderr)
         return
-    name = shlex.quote(str(folder))
-    print(f"stopped; go on with: {command()} resume {name}", file=sys.stderr)
+    words = shlex.join([str(folder), *changes])
+    print(f"stopped; go on with: {command()} resume {words}", file=sys.stderr)
 
 
 def _printable(text: str) -> str:

@@ -26,6 +26,10 @@ Asked = Annotated[
 ]
 Questions = Annotated[int, typer.Option(min=1, help="Questions of the training split, at most.")]
 Answers = Annotated[int, typer.Option(min=2, help="Answers to each.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="Ask as many of them as fit into so many minutes."),
+]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="Read no labels.")]
 
 
@@ -34,13 +38,17 @@ def preflight(
     arguments: Asked = None,
     questions: Questions = 48,
     answers: Answers = 8,
+    minutes: Minutes = None,
     no_labels: NoLabels = False,
     json_: Json = False,
 ) -> None:
-    """Say before any training which methods can learn on this model and these questions."""
+    """Say before any training which methods can learn.
+
+    The base answers questions of the task several times, and judges its answers.
+    """
     bases, settings = split(arguments)
     with watcher(json_) as hook:
-        result = run_preflight(bases, settings, questions, answers, not no_labels, hook)
+        result = run_preflight(bases, settings, questions, answers, not no_labels, hook, minutes)
     if json_:
         print_json(ctx, result.record())
     else:

@@ -19,7 +19,7 @@ from comas.evaluation import spec
 from comas.evaluation.systems import greeted
 from comas.evaluation.ways import asking_of
 from comas.program import command
-from comas.serve.playing import Players, models_of
+from comas.serve.playing import Players, check_task, models_of
 from comas.sync import run_sync
 from comas.team.build import outline
 from comas.types import UserMistake
@@ -64,7 +64,10 @@ def serve(
     seconds: Seconds = 600.0,
     json_: Json = False,
 ) -> None:
-    """Answer clients of OpenAI's API with a team: each of its setups is a model."""
+    """Answer clients of OpenAI's API with a team.
+
+    Each of its setups is a model.
+    """
     endpoint = _library()
     chosen = None
     if setups is not None:
@@ -125,4 +128,5 @@ def named_team(arguments: Sequence[str]) -> Plan:
     evaluation = spec.placed(spec.EvaluationPlan([name], settings=settings))
     plan = evaluation.of(name)
     spec.check_hosts(evaluation.settings, [outline(plan)])
+    check_task(plan.task)
     return plan

@@ -51,8 +51,9 @@ def study(
     report: Only = False,
     json_: Json = False,
 ) -> int:
-    """Run a grid of settings and seeds, test the claims of its file, write tables; called again it
-    goes on.
+    """Run a grid of settings and seeds, and test claims.
+
+    The file has the claims; tables are written. Called again it goes on.
     """
     grid = Study.read(file)
     if dry_run:

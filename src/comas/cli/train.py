@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +70,30 @@ def train(
     dry_run: DryRun = False,
     full: Full = False,
 ) -> None:
-    """Train a team; without arguments the embedded default."""
+    """Train a team; without arguments the embedded default.
+
+    \b
+    Keys that most runs set (all: comas list keys):
+      base=MODEL          hub name, folder, GGUF file, seed, smollm2
+      task=NAME           gsm8k, jsonl, pick, ./FILE.py (comas list tasks)
+      data=PATH           a file or folder of questions
+      method=NAME         comas, ttrl, ./FILE.py (comas list methods)
+      agents=4            how many discuss
+      steps=50            or tokens=1_000_000
+      questions=24        of a step
+      samples=8           discussions of each question
+      lr=1e-4             learning rate
+      temperature=0.8     of replies
+      room.solution=512   tokens of a reply in this role
+      preset=stable       named settings of the method
+      out=runs/mine       a new folder
+
+    \b
+    Examples:
+      comas train steps=20
+      comas train task=jsonl data=mine.jsonl base=./my-model lr=1e-4
+      comas train method=ttrl task=gsm8k base=smollm2 --dry-run
+    """
     config = read_config(arguments)
     if not dry_run:
         _watch(ctx, lambda hook: train_async(config, hook), json_)
@@ -93,8 +116,9 @@ def read_config(arguments: list[str] | None) -> Config:
 
 
 def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -> None:
-    """Go on with a run from its last commit, or with an evaluation; steps, tokens, budgets and
-    bounds of memory may change.
+    """Go on with a run or an evaluation.
+
+    A run goes on from its last commit; steps, tokens, budgets and bounds of memory may change.
     """
     words = list(arguments or [])
     name = None
@@ -103,9 +127,13 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
     folder = named_or_latest(name)
     changes = settings_of(words)
     if (Path(folder) / PLAN).is_file():
-        evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_)
+        evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_, words)
         return
-    _watch(ctx, lambda hook: resume_async(folder, hook, changes=changes), json_, Path(folder))
+
+    def run(hook: Hook) -> Coroutine[Any, Any, Result]:
+        return resume_async(folder, hook, changes=changes)
+
+    _watch(ctx, run, json_, Path(folder), words)
 
 
 def _watch(
@@ -113,9 +141,10 @@ def _watch(
     run: Callable[[Hook], Coroutine[Any, Any, Result]],
     as_json: bool,
     folder: Path | None = None,
+    changes: Sequence[str] = (),
 ) -> None:
     """Let a run go on, show how it goes, and what it came to; `folder` is that of one that has
-    begun before.
+    begun before, `changes` what it goes on with.
     """
     display = watcher(as_json)
     outlet = Outlet(display)
@@ -126,7 +155,7 @@ def _watch(
         # what a second Ctrl-C cut short is no news
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         with suppress(OSError):  # the terminal may be gone
-            print_stopped(display.path or folder)
+            print_stopped(display.path or folder, changes)
         sys.exit(CLOSED if outlet.gone else STOPPED)
     if as_json:
         print_json(ctx, result_json(result))
@@ -159,8 +188,9 @@ def report(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Show what a run or an evaluation has come to so far, or the discussions of a run; nothing is
-    computed.
+    """Show what a run or an evaluation has come to.
+
+    With --discussions what was said in a run. Nothing is computed.
     """
     folder = Path(named_or_latest(name))
     wanted = Wanted(step, question, only, limit)
@@ -278,7 +308,20 @@ def figure_lines(result: Result) -> Iterator[str]:
     yield f"{over}, against labels where there are any (no method sees these figures):"
     for metric, roles in result.figures.items():
         for role, of_role in roles.items():
+            if metric == "pay" and {"accuracy", "auc"} <= of_role.keys():
+                yield f"  {_rewarded_rightly(of_role)}"
+                continue
             names = [name for name in FIGURES[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
             if shown:
                 yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"
+
+
+def _rewarded_rightly(figures: Mapping[str, float]) -> str:
+    """What rewards are worth against labels, in a sentence or two."""
+    auc = figures["auc"]
+    more = "more than" if auc > 0.55 else "less than" if auc < 0.45 else "no more than"
+    line = f"Right answers are rewarded {more} wrong ones (auc {auc:.2f}; chance is 0.50)."
+    if "precision" in figures:
+        line = f"Of rewarded answers {figures['precision']:.0%} are right. {line}"
+    return line

@@ -29,8 +29,10 @@ def check_training(plan: Plan) -> None:
         check_place(source.where)
     for role in config.kl or {}:
         if method.rewarded and role not in method.rewarded:
+            is_own = config.method.endswith(".py")
+            says = "does not say that it rewards" if is_own else "never trains on"
             raise UserMistake(
-                f"kl.{role}: method {config.method} never trains on that role:"
+                f"kl.{role}: method {config.method} {says} that role:"
                 f" {nearest(role, method.rewarded)}{_own_paid(config)}"
             )
     check_roles(config, [method], task)
@@ -67,9 +69,9 @@ def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
     )
 
 
-def check_room(plan: Plan) -> None:
+def check_room(plan: Plan, asked: Iterable[str]) -> None:
     """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
-    before a model is loaded.
+    before a model is loaded; `asked` are the roles of a discussion, none where it is not known.
     """
     config = plan.config
     room = plan.room
@@ -77,7 +79,7 @@ def check_room(plan: Plan) -> None:
         context = config.hosts[policy.host].context or _positions(policy.source)
         if context is None:
             continue
-        for role in plan.method.rewarded:
+        for role in dict.fromkeys(asked) or plan.method.rewarded:
             tokens = room.get(role, config.max_tokens)
             if tokens >= context:
                 where = f"room.{role}" if role in room else "max_tokens"

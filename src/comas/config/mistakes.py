@@ -39,8 +39,8 @@ SECRETIVE = {
         " and _)"
     ),
     "header_env": (
-        "names of headers and, for each, the name of an environment variable are wanted, never a"
-        " value itself"
+        "names of headers (none that each request has, such as Host) and, for each, the name of an"
+        " environment variable are wanted, never a value itself"
     ),
     "api": (
         "wanted is http(s)://host[:port]/path without a user, a password, ? or #: a key belongs"

@@ -29,6 +29,7 @@ from comas.config.plugins import (
 )
 from comas.config.policies import PolicyPlan, policies_of, sources_of
 from comas.config.schema import Config, HostConfig, anchor_files, checked
+from comas.game.play import room_of
 from comas.hosts.keys import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
 from comas.learners.recipe import Recipe
@@ -59,7 +60,7 @@ class Plan:
     @property
     def room(self) -> dict[str, int]:
         """Role -> tokens of a reply, where the task or the config gives it room of its own."""
-        return {**self.task.max_tokens, **self.config.room}
+        return room_of(self.task, self.config.room)
 
     def at(self, host: str) -> list[PolicyPlan]:
         """The policies of one host."""

@@ -478,7 +478,7 @@ def read(
 ) -> Config:
     """A config from a TOML file (or a folder with `team.toml`) and `key=value` pairs (dotted keys;
     values as in TOML, otherwise text). Places are relative to the file, in pairs to where the
-    command runs.
+    command runs. Pairs that name another task leave out the file's options of its own.
 
     `shared`: whether the file may be somebody else's, and asks by itself for no secret, foreign
     code or missing sandbox; by default a folder and a file called `team.toml` may.
@@ -502,6 +502,8 @@ def read(
                 data, path, [host_key(key, names) if len(names) == 1 else key for key in settings]
             )
         anchor(data, Path(path).parent)
+    if settings.get("task", data.get("task")) != data.get("task"):
+        data.pop("task_options", None)  # those of the file's own task, which is another one
     for key, value in settings.items():
         put(data, key, value)
     _to_the_host(data)

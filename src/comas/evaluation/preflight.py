@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
-from comas.config.plan import plan
+from comas.config.checks import check_room
+from comas.config.plan import Plan, plan
 from comas.config.schema import read, settings_from
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
@@ -30,6 +31,7 @@ from comas.game.play import Scene, own_file, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, by_answer, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
+from comas.memory import with_dtypes
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import WEIGHING, Score
@@ -64,6 +66,8 @@ FORMS: Mapping[str, JudgeMode] = {
     "score=p_true": "p_true after criticism",
 }
 """Options of comas -> the way in which its judges are had."""
+FIRST = 4
+"""Questions that are asked before it is said how long the others take."""
 FEW = 16
 """Questions below which intervals are too wide to say anything."""
 UNREADABLE = 0.5
@@ -181,16 +185,18 @@ def preflight(
     questions: int = 48,
     answers: int = 8,
     labels: bool = True,
+    minutes: float | None = None,
     tell: Callable[[str], None] | None = None,
     **overrides: Any,
 ) -> Preflight:
     """Ask a team of these bases, or of one run or config file, before it is trained:
     `comas.preflight("./my-model", task="gsm8k")`; `__` stands for the dot of a nested key.
 
-    Several bases are a team of one agent each. `labels=False` reads none. `tell` hears what takes
-    long.
+    Several bases are a team of one agent each. `labels=False` reads none. With `minutes` as many of
+    the questions are asked as fit into them. `tell` hears what takes long.
     """
-    return run_preflight(bases, settings_from(overrides), questions, answers, labels, _Told(tell))
+    settings = settings_from(overrides)
+    return run_preflight(bases, settings, questions, answers, labels, _Told(tell), minutes)
 
 
 class _Told(Hook):
@@ -215,8 +221,12 @@ def run_preflight(
     answers: int,
     labels: bool,
     hook: Hook,
+    minutes: float | None = None,
 ) -> Preflight:
-    """Run a preflight with these settings of a config; `hook` hears how far it is."""
+    """Run a preflight with these settings of a config; `hook` hears how far it is.
+
+    What is wrong with the settings or the questions is told before a model is loaded.
+    """
     for name, count in (("questions", questions), ("answers", answers)):
         if type(count) is not int:
             raise UserMistake(f"{name}={count!r} is no whole number")
@@ -225,26 +235,33 @@ def run_preflight(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
             " each"
         )
+    planned = planned_team(bases, settings)
+    config = planned.config
+    check_votes(planned.task, config.task)
+    asked_questions = loaded(
+        planned.task,
+        "train",
+        path=config.data,
+        limit=questions,
+        seed=config.seed,
+        **config.task_options,
+    )
+    if not asked_questions:
+        raise UserMistake(f"task {config.task} has no training question to be asked")
+    check_room(planned, ("solution", "evaluation", "scoring"))
+    count = len(asked_questions)
+    room = planned.room.get("solution", config.max_tokens)
+    hook.note(
+        f"asking {count} questions of {config.task}, {answers} times each: at most"
+        f" {count * (answers + JUDGED):,} replies, answers of up to {room} tokens"
+    )
+    if count < FEW:
+        hook.note(few(count))
+    planned = with_dtypes(planned, hook.note)
     hook.working(Progress("loading"))
-    team = team_of(bases, settings)
+    team = asked(planned)
     try:
-        config = team.config
-        check_votes(team.task, config.task)
-        asked_questions = loaded(
-            team.task,
-            "train",
-            path=config.data,
-            limit=questions,
-            seed=config.seed,
-            **config.task_options,
-        )
-        if not asked_questions:
-            raise UserMistake(f"task {config.task} has no training question to be asked")
-        hook.note(f"asking {len(asked_questions)} questions of {config.task}, {answers} times each")
         pulse = Pulse(hook, team.hosts)
-        pulse.turn_to(
-            "asking", expected=len(asked_questions) * (answers + JUDGED), certainty="at most"
-        )
         began = time.monotonic()
         plays = replace(team.method, play=play, memory=Memory(), supervised=False)
         scene = replace(
@@ -254,16 +271,46 @@ def run_preflight(
         )
         tried = replace(team.scene(options={}, state={}), method=replace(plays, play=trial))
         run_sync(play_all(tried, asked_questions[:1], "trial"))
-        episodes = run_sync(_played(scene, asked_questions, pulse))
+        episodes = run_sync(_played(scene, asked_questions, pulse, minutes))
         seconds = time.monotonic() - began
+        asked_questions = asked_questions[: len(episodes)]
         return examined(team, asked_questions, episodes, answers, labels, seconds)
     finally:
         team.close()
 
 
-async def _played(scene: Scene, questions: Sequence[Question], pulse: Pulse) -> list[Episode]:
+async def _played(
+    scene: Scene, questions: Sequence[Question], pulse: Pulse, minutes: float | None
+) -> list[Episode]:
+    """Ask the first questions, say how long the others take, and ask as many as fit into `minutes`.
+
+    Texts do not depend on how questions are divided.
+    """
+    per_question = scene.options["answers"] + JUDGED
+    expected = len(questions) * per_question
     with pulse.beating():
-        return await play_all(scene, questions, "preflight")
+        pulse.turn_to("asking", expected=expected, certainty="at most")
+        began = time.monotonic()
+        episodes = await play_all(scene, questions[:FIRST], "preflight")
+        each = (time.monotonic() - began) / len(episodes)
+        rest = questions[FIRST:]
+        if minutes is not None:
+            rest = rest[: max(0, int((60 * minutes) / each) - FIRST)]
+            pulse.hook.note(f"{FIRST + len(rest)} questions fit into {minutes:g} minutes")
+            if rest:
+                expected = len(rest) * per_question
+                pulse.turn_to("asking", expected=expected, certainty="at most")
+        if rest:
+            left = each * len(rest) / 60
+            shown = f"{left:.0f} minutes" if left >= 1.5 else f"{60 * left:.0f} seconds"
+            pulse.hook.note(f"about {shown} for the other {len(rest)} questions")
+            episodes += await play_all(scene, rest, "preflight")
+    return episodes
+
+
+def few(count: int) -> str:
+    """What is to be said of so few questions."""
+    return f"{count} questions: intervals say next to nothing, ask {FEW} or more"
 
 
 def check_votes(task: Task, name: str) -> None:
@@ -281,19 +328,19 @@ def check_votes(task: Task, name: str) -> None:
         )
 
 
-def team_of(bases: Sequence[str], settings: Mapping[str, Any]) -> Team:
-    """The team that is asked: of a run, an export or a config, of copies of one base, or of several
-    bases at one table.
+def planned_team(bases: Sequence[str], settings: Mapping[str, Any]) -> Plan:
+    """Plan the team that is asked: of a run, an export or a config, of copies of one base, or of
+    several bases at one table.
     """
     if len(bases) > 1:
         table: dict[str, Any] = {"method": "ttrl", "lr": 1e-6}
         hosts = {f"m{index}": {"base": base} for index, base in enumerate(bases)}
         table["hosts"] = hosts
         table["agents"] = {f"a{index}": {"host": host} for index, host in enumerate(hosts)}
-        return asked(plan(read(None, {**table, **settings}), learn=False))
+        return plan(read(None, {**table, **settings}), learn=False)
     if not bases:
-        return asked(plan(read(None, settings), learn=False))
-    return asked(named(bases[0], settings, {"agents": 2, "method": "ttrl"}))
+        return plan(read(None, settings), learn=False)
+    return named(bases[0], settings, {"agents": 2, "method": "ttrl"})
 
 
 async def trial(
@@ -408,7 +455,7 @@ def examined(
     if failures:
         notes.append(f"{len(failures)} questions failed: {failures[0]}")
     if len(played) < FEW:
-        notes.append(f"{len(played)} questions: intervals say next to nothing, ask {FEW} or more")
+        notes.append(few(len(played)))
     solutions = [[t for t in e.turns if t.role == "solution"] for _, e in played]
     replies = [turn for turns in solutions for turn in turns]
     read = [turn for turn in replies if turn.info["answer"] is not None]
@@ -574,8 +621,8 @@ def advice(result: Preflight) -> list[Advice]:
     """Say what the figures mean for each method."""
     if result.readable < UNREADABLE:
         why = (
-            f"only {result.readable:.2f} of its answers can be read"
-            f" ({result.cut:.2f} are cut): raise room.solution or take another base"
+            f"only {result.readable:.0%} of its answers can be read"
+            f" ({result.cut:.0%} are cut): raise room.solution or take another base"
         )
         return [Advice("all", "will not", why)]
     by_way = {judge.way: judge for judge in result.judges}
@@ -592,7 +639,7 @@ def advice(result: Preflight) -> list[Advice]:
         )
         judges[P_TRUE] = replace(judges[P_TRUE], why=why)
     if result.dissent < ALIKE:
-        why = f"answers differ on {result.dissent:.2f} of the questions alone: nothing to judge"
+        why = f"answers differ on only {result.dissent:.0%} of the questions: nothing to judge"
         votes = Advice("comas_votes", "will not", why)
     elif telling:
         why = f"with {telling[0]} its judges know which majorities to trust"
@@ -607,15 +654,15 @@ def advice(result: Preflight) -> list[Advice]:
     advices = [_of_votes(result), *judges.values(), votes, peers]
     if result.truth is not None:
         mixed = result.truth["mixed"]
-        why = f"labels part the answers to {mixed:.2f} of the questions"
+        why = f"{mixed:.0%} of the questions have right and wrong answers"
         advices.append(Advice("rlvr", "can learn" if mixed >= ALIKE else "will not", why))
     return advices
 
 
 def _of_votes(result: Preflight) -> Advice:
     """Advise on methods that pay the majority vote."""
-    held = f"the majority is held by {result.majority:.2f} of the answers, and they differ on"
-    why = f"{held} {result.dissent:.2f} of the questions"
+    held = f"{result.majority:.0%} of the answers to a question agree, and they differ on"
+    why = f"{held} {result.dissent:.0%} of the questions"
     if result.dissent < ALIKE:
         return Advice("ttrl", "will not", f"{why}: nothing to vote on")
     if result.majority * result.answers < 1.5:

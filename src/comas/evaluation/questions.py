@@ -10,34 +10,35 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from comas.config.plugins import keywords, load_plugin, with_tools
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
-from comas.evaluation.spec import EvaluationPlan
+from comas.evaluation.spec import EvaluationPlan, with_a_task
 from comas.models import kept
 from comas.models.sources import files_of
-from comas.questions.checked import RunQuestions, can_judge, loaded
+from comas.questions.checked import RunQuestions, judged_of, loaded
 from comas.storage import files as disk
 from comas.team.build import Team
 from comas.types import Question, Task, UserMistake
 
 
 def load_questions(
-    plan: EvaluationPlan, teams: Sequence[Team]
+    plan: EvaluationPlan, teams: Mapping[str, Team]
 ) -> tuple[list[tuple[Task, list[Question]]], list[str]]:
     """Load the questions that all systems are asked; also return notes for the reader.
 
-    They are those of the tasks that were named, or of the first system.
+    They are those of the tasks that were named, or of the first run or team.
     """
-    first = teams[0]
+    first = teams[with_a_task(plan, teams)]
     own_task = first.config.task
     notes = [
         f"{team.config.out or own_task}: trained with task_options {team.config.task_options},"
         f" asked with {dict(first.config.task_options)}"
-        for team in teams
+        for team in teams.values()
         if team.config.task == own_task and team.config.task_options != first.config.task_options
     ]
     questions_of: list[tuple[Task, list[Question]]] = []
@@ -58,15 +59,21 @@ def load_questions(
             options["whole"] = not learnt
             only = f"{name}: asked are the test questions of {plan.data} only"
             notes += [f"{only}: {run} was trained on others" for run in learnt]
-        questions = loaded(task, "test", path=data, limit=plan.limit, seed=plan.seed, **options)
+
+        load = partial(loaded, task, "test", path=data, seed=plan.seed, **options)
+        questions = load(limit=plan.limit)
         if not questions:
             where = f" in {plan.data}" if plan.data else ""
             raise UserMistake(f"task {name} has no test questions{where}")
-        if not can_judge(task, questions):
+        judged = judged_of(task, questions, load)
+        if not judged:
             raise UserMistake(
                 f"task {name}: none of its test questions has an answer, so none can be judged; add"
                 " `answer`"
             )
+        if judged != questions:
+            notes.append(f"{name}: questions without an answer are not asked")
+        questions = judged
         if any(task.name == other.name for other, _ in questions_of):
             raise UserMistake(
                 f"task {name}: another one is called {task.name!r} as well, and results are kept by"

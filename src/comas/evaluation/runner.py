@@ -213,22 +213,23 @@ class EvaluationRun:
         outlines = {run: outline(system) for run, system in self._plans.items()}
         teams_outlined = list(outlines.values())
         spec.check_hosts(plan.settings, teams_outlined)
-        for file, digest in spec.contents(plan, teams_outlined).items():
+        for file, digest in spec.contents(plan, outlines).items():
             self._check_unchanged(file, digest)
         for run, team in outlines.items():
             of_run = [ways.way(setup, team, plan.files) for setup in plan.ways]
             check_roles(team.config, [team.method, *(way.method for way in of_run)], team.task)
             self._ways[run] = of_run
         chosen = [(team, way) for run, team in outlines.items() for way in self._ways[run]]
-        self._asked, self._notes = load_questions(plan, teams_outlined)
-        self._asking = asking_of(teams_outlined[0].config)
+        self._asked, self._notes = load_questions(plan, outlines)
+        first = spec.with_a_task(plan, outlines)
+        self._asking = asking_of(outlines[first].config)
         for task, questions in self._asked:
             digest = of_questions(questions)
             self._check_unchanged(f"questions of {task.name}", digest)
             for _, way in chosen:
                 ways.check_playable(way, task)
-        configs = [(run, team.config) for run, team in outlines.items()]
-        self._notes += asked_otherwise(configs)
+        configs = {run: team.config for run, team in outlines.items()}
+        self._notes += asked_otherwise(configs, first)
         for team, way in chosen:
             ways.check_team(way, team, self._asked)
         answerers = sum(len(ways.players(team, way)) for team, way in chosen)

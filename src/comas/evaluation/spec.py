@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from comas.config.systems import (
     fixed_place,
     hosts_of,
     independent,
+    is_run,
     of_hosts,
     system_plan,
     table_of,
 )
 from comas.evaluation.ways import parts_of
+from comas.models.sources import team_file
 from comas.program import command
 from comas.storage import files as disk
 from comas.team import spending
@@ -60,7 +62,7 @@ class EvaluationPlan:
     `team.toml`), or several runs of one system divided by commas.
     """
     tasks: Sequence[str] = ()
-    """Empty: the first system's own task, `pick` for a base model."""
+    """Empty: the task of the first run or team, `pick` where there are base models alone."""
     setups: Sequence[str] = ("single",)
     """Setups or methods by name or file, `game` for the run's own, with options: `vote:votes=16`.
     """
@@ -129,17 +131,29 @@ def upgraded(written: bytes) -> bytes:
     return json.dumps(data).encode()
 
 
-def contents(plan: EvaluationPlan, teams: Sequence[Team]) -> dict[str, str]:
+def with_a_task(plan: EvaluationPlan, names: Iterable[str]) -> str:
+    """The run or team whose task is asked where none is named, and in whose way all are asked: the
+    first that is no base model, where there is one.
+    """
+    first, *_ = names = list(names)
+    for name in names:
+        place = plan.places.get(name, name)
+        if name in plan.teams or is_run(place) or team_file(place) is not None:
+            return name
+    return first
+
+
+def contents(plan: EvaluationPlan, teams: Mapping[str, Team]) -> dict[str, str]:
     """`contents of FILE` -> digest of the files whose code answers or judges: those that were
     named, and the systems' own.
     """
     own_files_named: list[str] = []
-    task = teams[0].config.task
+    task = teams[with_a_task(plan, teams)].config.task
     if not plan.tasks or task in plan.tasks:
         own_files_named.append(task)
     if any(parts_of(setup)[0] == "game" for setup in plan.setups):
-        own_files_named += [team.config.method for team in teams]
-    own_files_named += [tool for team in teams for tool in team.config.tools]
+        own_files_named += [team.config.method for team in teams.values()]
+    own_files_named += [tool for team in teams.values() for tool in team.config.tools]
     own_files = {name: name for name in own_files_named if name.endswith(".py")}
     return {
         f"contents of {name}": disk.digest(Path(place))

@@ -176,12 +176,12 @@ def asking_of(config: Config) -> Asking:
     return Asking(config.eval_temperature, 1.0, config.max_tokens, dict(config.room))
 
 
-def asked_otherwise(systems: Sequence[tuple[str, Config]]) -> Iterator[str]:
-    """A note for each system whose own config asks in another way than the first one's, which is
-    how all are asked.
+def asked_otherwise(systems: Mapping[str, Config], first_name: str) -> Iterator[str]:
+    """A note for each system whose own config asks in another way than that of `first_name`, which
+    is how all are asked.
     """
-    first_name, first = systems[0]
-    for name, config in systems[1:]:
+    first = systems[first_name]
+    for name, config in systems.items():
         for key in ("eval_temperature", "max_tokens", "room"):
             own, asked = getattr(config, key), getattr(first, key)
             if own != asked:

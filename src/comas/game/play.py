@@ -66,13 +66,18 @@ class Scene:
 
     @cached_property
     def room(self) -> dict[str, int]:
-        """Tokens per reply and role, where somebody sets them; a blind answer is a solution that
-        nobody is going to see.
-        """
-        room = {**self.task.max_tokens, **self.max_tokens}
-        if "solution" in room:
-            room.setdefault("blind", room["solution"])
-        return room
+        """Tokens per reply and role, where somebody sets them."""
+        return room_of(self.task, self.max_tokens)
+
+
+def room_of(task: Task, own: Mapping[str, int]) -> dict[str, int]:
+    """Role -> tokens of a reply, where the task or the user's `own` sets them; a blind answer is a
+    solution that nobody is going to see.
+    """
+    room = {**task.max_tokens, **own}
+    if "solution" in room:
+        room.setdefault("blind", room["solution"])
+    return room
 
 
 async def play_all(

@@ -8,6 +8,7 @@ reading them (`config.schema`), building hosts (`hosts.local`, `hosts.api`).
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from enum import Enum
@@ -168,6 +169,8 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 OURS = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens", "seed", "top_p")
 """Keys that the JSON of a request has anyway."""
+CONNECTION = ("host", "content-length", "content-type", "transfer-encoding", "connection")
+"""Headers, in small letters, that a request has anyway."""
 
 
 def _not_ours(body: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -175,7 +178,19 @@ def _not_ours(body: dict[str, Any] | None) -> dict[str, Any] | None:
     for name in body or {}:
         if name in (*OURS, "logprobs", "top_logprobs", "n"):
             raise ValueError(f"{name} is sent, or has a key of its own: leave it out here")
+    try:
+        json.dumps(body, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"JSON cannot hold it ({error})") from error
     return body
+
+
+def _not_of_the_connection(headers: dict[str, str] | None) -> dict[str, str] | None:
+    """Refuse headers that say how a request is sent, which whoever sends it knows."""
+    for name in headers or {}:
+        if name.lower() in CONNECTION:
+            raise ValueError(f"{name} is sent as the connection needs it: leave it out here")
+    return headers
 
 
 class ApiTable(HostTable):
@@ -185,7 +200,12 @@ class ApiTable(HostTable):
     """Base URL of an OpenAI-compatible endpoint: no weights here, and its agents are frozen."""
     key_env: Annotated[Variable | None, Key.CHANGES, Key.OF_API] = None
     """Name of the environment variable that holds the key; never the key."""
-    header_env: Annotated[dict[HeaderName, Variable] | None, Key.CHANGES, Key.OF_API] = None
+    header_env: Annotated[
+        dict[HeaderName, Variable] | None,
+        AfterValidator(_not_of_the_connection),
+        Key.CHANGES,
+        Key.OF_API,
+    ] = None
     """Headers of each request -> names of the environment variables that hold their values."""
     body: Annotated[dict[str, Any] | None, AfterValidator(_not_ours), Key.OF_API] = None
     """Further keys in the JSON of each request, such as `enable_thinking = false`."""

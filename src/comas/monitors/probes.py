@@ -86,8 +86,7 @@ class Probes(Monitor):
         later = rate * (self.allowance.steps - 1)
         if not games or later < FEWEST:
             raise CannotWatch(
-                f"its share of {self.allowance.tokens:,.0f} tokens pays for {later:.0f} games with"
-                f" planted work, and below {FEWEST} nothing can be seen"
+                f"it is too short ({FEWEST} test games are needed, {later:.0f} fit). Nothing to do"
             )
         plants = plants_of(games, scene)
         # judges have to accept them once more

@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuesti
         if not limit:
             return []
         questions = of_split(config, task, split, limit)
-        if can_judge(task, questions):
-            return questions
+        if judged := judged_of(task, questions, partial(of_split, config, task, split)):
+            return judged
         note(
             f"task {config.task}: no {split} question has an answer to be judged by; none is"
             " measured"
@@ -105,12 +105,19 @@ def place_of(error: Exception, function: Callable[..., Any]) -> str:
     return f"{Path(frame.filename).name} line {frame.lineno}"
 
 
-def can_judge(task: Task, questions: Sequence[Question]) -> bool:
-    """Whether one of the questions at least has a reference, or a task whose
-    verifier does without.
+def judged_of(
+    task: Task, questions: Sequence[Question], load: Callable[..., list[Question]]
+) -> list[Question]:
+    """As many questions that can be judged as `questions` are, if there are so many: those of
+    `load(limit=None)` are looked through where some of the first cannot.
     """
-    with own_file(task.verify, f"task {task.name}: verify"):
-        return any(q.answer is not None or task.verify(q, "") != "failed" for q in questions)
+
+    def chosen(some: Sequence[Question]) -> list[Question]:
+        with own_file(task.verify, f"task {task.name}: verify"):
+            return [q for q in some if q.answer is not None or task.verify(q, "") != "failed"]
+
+    judged = chosen(questions)
+    return judged if len(judged) == len(questions) else chosen(load(limit=None))[: len(questions)]
 
 
 def checked(loaded: Any, task: Task, split: str) -> list[Question]:

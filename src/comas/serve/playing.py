@@ -55,7 +55,7 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     UserMistake where a setup that is named cannot be played, or where answers to the task cannot be
     read from texts alone.
     """
-    _check_task(team.task)
+    check_task(team.task)
     if setups is None:
         shipped = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
         chosen = [way for name in (*shipped, "game") if (way := _playable(team, name))]
@@ -77,7 +77,7 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     return models
 
 
-def _check_task(task: Task) -> None:
+def check_task(task: Task) -> None:
     """An error where a text is not all that a question of the task has."""
     if task.rules is not None:
         raise UserMistake(
@@ -89,10 +89,12 @@ def _check_task(task: Task) -> None:
         task.extract(question, "")
         task.shown(question, "")
     except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError):
+            reason = "it needs a `kind`, or another fact, of each question"
         raise UserMistake(
             f"task {task.name} cannot read an answer to a question that is a text alone"
-            f" ({type(error).__name__}: {error}): name the task that clients ask, such as"
-            " task=gsm8k"
+            f" ({reason}): name the task that clients ask, such as task=gsm8k"
         ) from error
 
 

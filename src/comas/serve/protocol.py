@@ -1,7 +1,7 @@
 """OpenAI's form: requests as they are read, with what is refused because nobody here can do it, and
 replies and refusals as they are worded.
 
-Nothing is ignored: a parameter is honoured, or asks for nothing (`NOTHING`, `NAMES`), or is an
+Nothing is ignored: a parameter is honoured, asks for nothing (`NOTHING`, `NAMES`), or is an
 error that names it. A conversation becomes one question, since setups play questions, which are
 texts: the question is the last message of the user, and what stands before it (instructions,
 examples, earlier questions and answers) goes before it in the same text, so that every agent of a
@@ -32,6 +32,7 @@ from pydantic import (
     model_validator,
 )
 
+from comas.game.play import room_of
 from comas.game.prompts import clean
 from comas.hosts.ledger import BudgetSpent
 from comas.serve.playing import Players, Request, ServedAnswer, TooLong
@@ -40,19 +41,27 @@ from comas.types import HostFailure, HostLost, Turn, UserMistake
 
 NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
 """Values with which a parameter that nobody here can honour asks for nothing."""
-NEUTRAL: Mapping[str, float] = {
+NEUTRAL: Mapping[str, Any] = {
     "top_k": -1,
     "top_n_sigma": -1,
     **dict.fromkeys(("repetition_penalty", "repeat_penalty", "length_penalty", "typical_p"), 1),
     **dict.fromkeys(("typical", "tfs", "tfs_z", "best_of", "num_beams"), 1),
+    **dict.fromkeys(("encoder_repetition_penalty", "rep_pen"), 1),
+    "modalities": ["text"],
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), True),
     **dict.fromkeys(("add_generation_prompt", "cache_prompt"), True),
 }
 """Parameters of samplers -> the value besides `NOTHING` with which they change nothing; front ends
 send all of them.
 """
-NAMES = ("user", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+NAMES = ("user", "safety_identifier", "prompt_cache_key", "metadata", "parallel_tool_calls")
 """They say who asks, or are about tools, of which there are none: they ask for nothing."""
+SWITCHED = (
+    *("mirostat_tau", "mirostat_eta", "xtc_threshold", "smoothing_curve", "dynatemp_exponent"),
+    *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    *("repetition_penalty_range", "repeat_last_n", "rep_pen_range"),
+)
+"""Shapes of samplers that another parameter, which is refused, switches on."""
 SEEDS = 2**53
 """Below which a seed is drawn: every client reads such numbers exactly."""
 LEAST = 1e-4
@@ -212,7 +221,7 @@ class _Body(_Strict):
             return table
         given: dict[str, Any] = {}
         for name, value in table.items():
-            if value is None or name in NAMES:
+            if value is None or name in (*NAMES, *SWITCHED):
                 continue
             is_neutral = value in NOTHING or (name in NEUTRAL and value == NEUTRAL[name])
             if name in cls.model_fields or not is_neutral:
@@ -247,7 +256,7 @@ def read_request(data: bytes, players: Players) -> Request:
     rooms = [room for room in (body.max_tokens, body.max_completion_tokens) if room is not None]
     if rooms:  # it bounds the room of each role
         most = min(rooms)
-        room = {**players.task.max_tokens, **asking.room}
+        room = room_of(players.task, asking.room)
         bounded = {role: min(tokens, most) for role, tokens in room.items()}
         asking = replace(asking, max_tokens=min(asking.max_tokens, most), room=bounded)
     return Request(

@@ -38,7 +38,7 @@ def _of_scibench(row: Record, where: str) -> Question:
     if unit.strip("$ "):
         prompt += f"\n\nGive the number in this unit: {unit}"
     meta = {"power": numbers.power_of(unit), "percent": "%" in unit}
-    answer = numbers.written(row["answer_number"])
+    answer = numbers.reference(numbers.written(row["answer_number"]), where)
     name = identity("scibench", prompt)
     return Question(id=name, prompt=prompt, kind="science", answer=answer, meta=meta)
 
@@ -91,10 +91,14 @@ def _of_humaneval(row: Record, where: str) -> Question:
             f"{where}: its tests import {missing}, and the sandbox has the standard library only:"
             " take the tests of HumanEval itself (openai/openai_humaneval)"
         )
-    if not function.isidentifier() or not code.is_python(f"{prompt}\n    pass\n"):
+    if function not in code.defined(f"{prompt}\n    pass\n"):
         raise UserMistake(
             f"{where}: expected a `prompt` that is the head of a Python function, and its name as"
             f" `entry_point`, got {function!r} and {prompt[:60]!r}"
+        )
+    if "check" not in code.defined(row["test"]):
+        raise UserMistake(
+            f"{where}: expected a `test` that defines `check(candidate)`, got {row['test'][:60]!r}"
         )
     meta = {
         "tests": row["test"],

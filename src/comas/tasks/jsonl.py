@@ -22,6 +22,8 @@ from comas.questions.sources import Record, Source, identity
 from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
+DEFAULT = "math"
+"""Kind of a question that names none, also of those that clients ask."""
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
 SAME = {"math": maths.same, "science": numbers.same}
 SOURCE = Source(
@@ -54,7 +56,7 @@ def load(
 
 
 def _question(row: Record, where: str) -> Question:
-    kind = row.get("kind", "math")
+    kind = row.get("kind", DEFAULT)
     answer = row.get("answer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
@@ -123,12 +125,12 @@ def _can_be_matched(reference: str, kind: str, prompt: str) -> bool:
 
 def verify(question: Question, text: str) -> Verdict:
     """Judge by the verifier of the question's kind; `failed` where there is no answer."""
-    return KINDS[question.kind].verify(question, text)
+    return KINDS[question.kind or DEFAULT].verify(question, text)
 
 
 def extract(question: Question, text: str) -> str | None:
     """By the reader of the question's kind, which stands in front of what it read."""
-    kind = question.kind
+    kind = question.kind or DEFAULT
     answer = KINDS[kind].extract(question, text)
     return f"{kind}: {answer}" if answer is not None else None
 

@@ -112,13 +112,24 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
             assert not advantages_T[~mask_T].any(), "credit: an advantage outside of the mask"
 
 
+ALONE = (
+    "nobody would learn, whatever is rewarded: each rewarded turn is the only one of its policy"
+    " in its group, so that there is nothing to compare; give several turns one `group`, play"
+    " samples of a question, or take the credit reinforce_pp"
+)
+
+
 def _check_compared(method: Method, rewarded: Sequence[Turn]) -> None:
-    """Where every reward differs, some advantage is not 0: otherwise no policy would ever learn.
+    assert not compares_nothing(method, rewarded), ALONE
+
+
+def compares_nothing(method: Method, rewarded: Sequence[Turn]) -> bool:
+    """Whether every advantage is 0 although every reward differs: no policy would ever learn.
 
     Turns without a group are compared with all of their policy, of which a step has more than here.
     """
-    if any(turn.group is None for turn in rewarded):
-        return
+    if not rewarded or any(turn.group is None for turn in rewarded):
+        return False
     mask_T = np.array([False, True])
     flat_T = np.where(mask_T, np.float32(-1.0), np.float32(0.0))
     rows: dict[str, list[Row]] = {}
@@ -137,11 +148,7 @@ def _check_compared(method: Method, rewarded: Sequence[Turn]) -> None:
         )
         rows.setdefault(turn.policy, []).append(row)
     advantages = [a for of_policy in rows.values() for a in method.credit(of_policy, method.kl)]
-    assert any(a.any() for a in advantages), (
-        "nobody would learn, whatever is rewarded: each rewarded turn is the only one of its policy"
-        " in its group, so that there is nothing to compare; give several turns one `group`, play"
-        " samples of a question, or take the credit reinforce_pp"
-    )
+    return not any(a.any() for a in advantages)
 
 
 def _check_order(

@@ -15,9 +15,10 @@ from typing import Any
 from comas import memory
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
-from comas.game.play import Scene, play_all
+from comas.game.play import Scene, play_all, settle_all
 from comas.machine import peak_bytes
 from comas.team.build import Team, build_team
+from comas.testing.methods import ALONE, compares_nothing
 from comas.testing.scripted import stand_ins
 from comas.training.learning import learn
 from comas.training.remembering import in_passes
@@ -28,6 +29,8 @@ REPLY = 32
 """Tokens after which a reply is cut; in a second play after a quarter of them, so that prompts and
 replies are told apart.
 """
+SEVERAL = 4
+"""Discussions from which it is seen whether rewards are compared with others."""
 PATIENCE = 3.0
 """Seconds of a play above which no larger one follows."""
 
@@ -71,6 +74,8 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         if failed:
             of = f"{len(failed)} of {len(pace.episodes)}"
             note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
+        if _is_alone(scene, pace.episodes, config.samples or 1):
+            note(ALONE)
         learnt, seconds = await _learnt(team, pace)
         peak = peak_bytes(team.hosts)
     finally:
@@ -104,6 +109,19 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         "step_tokens": pace.reply * turns,
     }
     return DryRun(config, lines, data)
+
+
+def _is_alone(scene: Scene, episodes: Sequence[Episode], samples: int) -> bool:
+    """Whether each turn that is rewarded is alone in its group, so that nobody would learn; False
+    where too few discussions were played to tell.
+    """
+    asked = {episode.question.id for episode in episodes}
+    if len(episodes) < max(SEVERAL, samples * len(asked)):
+        return False
+    settle_all(scene, episodes)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    grouped = [turn for turn in turns if turn.reward is not None or turn.group is not None]
+    return compares_nothing(scene.method, grouped)
 
 
 def _learns(team: Team, turn: Turn) -> bool:

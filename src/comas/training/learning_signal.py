@@ -17,6 +17,7 @@ from typing import Any
 from comas.config.schema import Config
 from comas.game.dialogue import called, failing
 from comas.game.judgements import unreadable
+from comas.game.play import room_of
 from comas.hooks import Alarm
 from comas.training.metrics import grouped, signal_in
 from comas.types import Episode, Method, Role, Task, Turn
@@ -88,8 +89,9 @@ class LearningSignal:
         cut = [turn for turn in failed if not turn.finished]
         remedy = self._better_format(role)
         if len(cut) >= MANY * len(failed):
-            room = {**self.task.max_tokens, **self.config.room}.get(role, self.config.max_tokens)
-            remedy = f"raise room.{role} (now {room} tokens)"
+            room = room_of(self.task, self.config.room).get(role, self.config.max_tokens)
+            is_own = role != "blind" or role in {**self.task.max_tokens, **self.config.room}
+            remedy = f"raise room.{role if is_own else 'solution'} (now {room} tokens)"
             if all(turn.thoughts for turn in cut):
                 host = cut[0].policy.split("/")[0]
                 remedy += f", or set hosts.{host}.thinking=false"

@@ -55,7 +55,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
         check_free(planned.config.out)
     asked = of_run(planned.config, planned.task, note)
     turns = rehearsed(planned, asked.train[0])
-    check_room(planned)
+    check_room(planned, [turn.role for turn in turns])
     hints = [_unasked(planned), _unread(planned, asked.train), _without_its_team(planned)]
     if "max_tokens" in config.model_fields_set:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
@@ -117,10 +117,19 @@ def _unasked(planned: Plan) -> str | None:
     }
     if not bases or planned.method.supervised:
         return None
-    names = " ".join(map(shlex.quote, bases))
+    settings: dict[str, Any] = {"task": config.task}
+    settings |= {"data": config.data} if config.data is not None else {}
+    settings |= {f"task_options.{name}": value for name, value in config.task_options.items()}
+    settings |= {f"room.{role}": tokens for role, tokens in config.room.items()}
+    if config.temperature != Config.model_fields["temperature"].default:
+        settings["temperature"] = config.temperature
+    words = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
     return (
         "whether this can teach anything is known in minutes, before training:"
-        f" {command()} preflight {names} task={shlex.quote(config.task)}"
+        f" {command()} preflight {shlex.join([*bases, *words])}"
     )
 
 

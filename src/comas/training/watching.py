@@ -95,13 +95,13 @@ class Watching:
             hypothesis = self.trials[name, key].hypothesis
             steps = monitor.allowance.steps
             needed = seen_after(hypothesis, self.error, expected, steps)
-            what = f"that {hypothesis.says}"
             if needed is None:
-                reason = f"{what} would not be seen in {steps} steps, even where they always do"
+                reason = f"{steps} steps are too few to notice that {hypothesis.says}"
                 self._drop(name, CannotWatch(reason))
                 return
             self.note(
-                f"monitor {name}: {what} is seen after about {needed} steps, where they always do"
+                f"monitor {name} will notice within about {needed} steps if"
+                f" {hypothesis.says} always"
             )
 
     def _allow(self, episodes: Sequence[Episode]) -> None:

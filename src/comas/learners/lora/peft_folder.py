@@ -65,6 +65,11 @@ MERGED = (
     ".merge_and_unload().save_pretrained(NEW), and take NEW as a base"
 )
 """The way on with an adapter that cannot be loaded here."""
+UNMERGEABLE = (
+    *("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT", "CARTRIDGE"),
+    *("ADAPTION_PROMPT", "XLORA"),
+)
+"""Kinds of peft that are no change of weights, so that no model is left when they are unloaded."""
 BEGINNINGS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the base as it is; others (pissa, olora, loftq ...) take a
 part out of it.
@@ -82,9 +87,12 @@ def facts(folder: str | Path) -> dict[str, Any]:
         raise UserMistake(f"{path} cannot be read: it holds no object, but {config!r}")
     for key, plain in (PLAIN | ODD).items():
         if (config.get(key) or plain) != plain:
+            remedy = MERGED
+            if config[key] in UNMERGEABLE:
+                remedy = "it changes no weights, so that it cannot be merged: take its base alone"
             raise UserMistake(
                 f"adapter {folder}: {key} is {config[key]!r}; only plain LoRA can be loaded here"
-                f" ({plain!r}): {MERGED}"
+                f" ({plain!r}): {remedy}"
             )
     if (how := config.get("init_lora_weights")) not in BEGINNINGS:
         raise UserMistake(

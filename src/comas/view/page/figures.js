@@ -44,6 +44,7 @@ const pick = (table, ...names) => Object.fromEntries(
     [`${role}: ${name.replaceAll("_", " ")}`, row[name]])));
 
 const ACCURACY = "Accuracy on questions that are not trained on";
+const FLAT = "Groups without a difference";
 const CHARTS = [
   [ACCURACY, "single answers; 95 % intervals", "", [0, 1],
     (step) => ({ mean: step.validation, ...step.validation_by_agent })],
@@ -63,7 +64,7 @@ const CHARTS = [
     (step) => shares(step.replies, "unreadable")],
   ["Replies cut for want of room", "share of the role's replies", "", [0, 1],
     (step) => shares(step.replies, "cut")],
-  ["Groups without a difference", "share of groups whose rewards are all equal", "", [0, 1],
+  [FLAT, "share of groups whose rewards are all equal", "", [0, 1],
     (step) => Object.fromEntries(Object.entries(step.signal || {})
       .map(([role, { groups, flat }]) => [role, groups ? flat / groups : null]))],
   ["Length of replies", "generated tokens, by role", "tokens", null, (step) => step.lengths],
@@ -87,8 +88,17 @@ const openStep = (step, { folder }) => {
   location.hash = `#/${path(folder, "step", Math.max(1, step))}`;
 };
 
+// Whether hardly any group has a difference to learn from, which explains all other curves.
+function isFlat() {
+  const rows = runs().flatMap((folder) => folder.steps.flatMap((step) => Object.values(step.signal || {})));
+  const total = (key) => rows.reduce((sum, row) => sum + row[key], 0);
+  return total("groups") > 0 && total("flat") >= 0.9 * total("groups");
+}
+
 function overview() {
-  const drawn = CHARTS.map(([title, says, unit, range, values]) => chart({
+  const first = (one) => isFlat() && one[0] === FLAT;
+  const ordered = [...CHARTS.filter(first), ...CHARTS.filter((one) => !first(one))];
+  const drawn = ordered.map(([title, says, unit, range, values]) => chart({
     title, says, unit, range, marks: notesOf(), open: openStep,
     series: [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])] }));
   const watched = evidence();
