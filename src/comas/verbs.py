@@ -172,7 +172,7 @@ def planned(
     a `limit` what `test_questions` of the settings says, and 0 is all.
     """
     if not names:
-        raise UserMistake("eval needs at least one run or base model, such as seed")
+        raise UserMistake("eval needs at least one run or base model, such as tiny")
     ways, task_names = _listed(setups), _listed(tasks)
     if not ways:
         raise UserMistake(

@@ -246,7 +246,7 @@ def test_an_evaluation_says_what_it_does_before_its_first_game_ends(
     asyncio.run(play())
     told = output.getvalue().splitlines()
     assert told[0] == "loading the models"
-    assert any(line.startswith("seed pick single: 0/40 games, 1,234 tokens") for line in told)
+    assert any(line.startswith("tiny pick single: 0/40 games, 1,234 tokens") for line in told)
 
 
 @dataclass
@@ -263,7 +263,7 @@ def test_an_evaluation_says_how_long_it_takes_once_it_knows() -> None:
         lines.game({"verdict": "right", "turns": []})
         lines.working(Progress("playing", seconds=1.0))
     told = [line for line in output.getvalue().splitlines() if " left, " in line]
-    assert told[0].startswith("seed pick single: about 0:00 left, 16/40 games")
+    assert told[0].startswith("tiny pick single: about 0:00 left, 16/40 games")
     assert len(told) == 5
 
 

@@ -36,7 +36,7 @@ COMMANDS = (
     "play renamed.toml",
     "eval theirs",
     "eval renamed.toml",
-    "eval seed theirs",
+    "eval tiny theirs",
     "train theirs",
     "train theirs/team.toml",
 )

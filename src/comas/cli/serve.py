@@ -115,7 +115,7 @@ def named_team(arguments: Sequence[str]) -> Plan:
     names, settings = split(arguments)
     if len(names) != 1 or "," in names[0]:
         raise UserMistake(
-            f"serve takes one team, such as: {command()} serve seed; not"
+            f"serve takes one team, such as: {command()} serve tiny; not"
             f" {', '.join(names) or 'none'}"
         )
     (name,) = names
