@@ -188,6 +188,47 @@ def test_every_file_opens_with_what_it_is() -> None:
         assert said or path.name == "__main__.py", path
 
 
+RIDDLES = re.compile(r"(Its|Which|What|Those|Of|The same)\b")
+"""First words of a docstring that leave open what the thing is."""
+
+
+def riddles(tree: ast.AST) -> list[int]:
+    """Lines with a docstring, also of an attribute, that begins with a word of `RIDDLES`."""
+    lines: list[int] = []
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                text = statement.value.value
+                if isinstance(text, str) and RIDDLES.match(text.strip()):
+                    lines.append(statement.lineno)
+    return lines
+
+
+def test_docstrings_begin_with_a_verb_or_with_what_the_thing_is() -> None:
+    for path in FILES:
+        assert not riddles(TREES[path]), path
+
+
+def test_the_gate_on_first_words_of_docstrings_closes() -> None:
+    for text in (
+        '"""What a run is."""',
+        'class Run:\n    """Its folder."""',
+        'async def run() -> int:\n    r"""The same as\n    before.\n    """',
+        'SHARE = 0.1\n"""Of the memory."""',
+        'class Run:\n    step: int\n    """Those before it."""',
+        'if True:\n    STEP = 1\n    """Which: the last."""',
+    ):
+        assert len(riddles(ast.parse(text))) == 1, text
+    for text in (
+        '"""Whatever a run needs."""',
+        'def run() -> int:\n    """Return what it costs, of the same run."""',
+        'SHARE = 0.1\n"""Often half of the memory."""',
+        'print("What a run is")\nx = "Its folder"',
+    ):
+        assert not riddles(ast.parse(text)), text
+
+
 UNPICKLES = SOURCE / "hosts" / "ray.py"
 """In an actor that the same run has started: what it reads was pickled there, and by nobody else."""
 

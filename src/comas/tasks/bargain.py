@@ -101,7 +101,7 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
 
 
 def _view(pool: Amounts, values: Amounts, offers: Sequence[str]) -> str:
-    """Write what a player sees: the pool, its own values, and the offers so far, whose they are."""
+    """Write what a seat sees: the pool, its own values, and the offers so far, whose they are."""
     prices = ", ".join(f"a {thing} {value}" for thing, value in zip(THINGS, values, strict=True))
     lines = [f"In the pool: {_counted(pool)}.", f"Worth to you: {prices}."]
     for place_of, offer in enumerate(offers):

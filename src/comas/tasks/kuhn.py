@@ -40,7 +40,7 @@ BETS = {
     "queen pass bet": BLUFF + 1 / 3,
     "king pass bet": 1.0,
 }
-"""View of a player -> how often it bets in an equilibrium (Kuhn, 1950)."""
+"""View of a seat -> how often it bets in an equilibrium (Kuhn, 1950)."""
 
 WORDING = {
     "move": (
@@ -86,7 +86,7 @@ async def rules(question: Question, move: Move, rng: random.Random) -> Sequence[
 
 
 def chips(first: str, second: str, line: str) -> float:
-    """Return what the first player wins with these cards and a line of `ENDS`."""
+    """Return what the first seat wins with these cards and a line of `ENDS`."""
     if line == "bet pass":
         return 1.0
     if line == "pass bet pass":

@@ -130,7 +130,7 @@ def perfect(view: str, legal: Sequence[str], rng: random.Random) -> str:
 
 @cache
 def _value(board: Board) -> int:
-    """Return what the player to move gets between perfect players, its own marks being `x`."""
+    """Return what the seat to move gets between perfect players, its own marks being `x`."""
     if _has_won(board, "o"):
         return -1
     values = [-_value(_turned(_with(board, cell, "x"))) for cell in _empty(board)]
