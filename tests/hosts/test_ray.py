@@ -307,22 +307,12 @@ def test_two_hosts_elsewhere_are_the_same_turns_and_weights(
     assert sum(map(len, essence(there)[0])) == TURNS
 
 
-<<<<<<< /tmp/mrg/ours
 LOST = r"host right \(process \d+ on [\d.]+\) is lost"
 
 
-=======
-@pytest.mark.parametrize("verb", ["ask", "learn", "save"])
->>>>>>> /work/wt/y2/tests/hosts/test_ray.py
 def test_an_actor_that_is_killed_loses_nothing_that_was_committed(
-    verb: str,
-    cluster: Any,
-    whole: Run,
-    untaught: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Any, whole: Run, untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< /tmp/mrg/ours
     """It dies while it samples, learns and saves, one after the other in one run."""
     folder = tmp_path / "run"
 
@@ -356,31 +346,6 @@ def test_an_actor_that_is_killed_loses_nothing_that_was_committed(
     assert committed() in (2, 3)  # the step that was written may not be committed any more
     comas.resume(folder, hosts__right__kind="local")  # what was elsewhere goes on here
     assert essence(Run.open(folder)) == essence(whole)
-=======
-    does = getattr(RayHost, verb)
-    calls = {"ask": 40, "learn": 2, "save": 3}  # of this host, in its second step
-
-    async def dying(host: RayHost, *arguments: Any) -> Any:
-        if host.name == "right":
-            calls[verb] -= 1
-        asked = asyncio.ensure_future(does(host, *arguments))
-        if host.name == "right" and calls[verb] == 0:
-            await asyncio.sleep(0)
-            os.kill(process_of(host), signal.SIGKILL)
-        return await asked
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RayHost, verb, dying)
-        with pytest.raises(HostLost, match=r"host right \(process \d+ on [\d.]+\) is lost") as lost:
-            trained(tmp_path / "run", untaught, "ray")
-    assert "\n" not in str(lost.value)
-    marker = Run(tmp_path / "run").marker()
-    assert marker is not None
-    assert marker["step"] in (1, 2)  # the step that was written may not be committed any more
-    # one host goes on here
-    comas.resume(tmp_path / "run", hosts__left__kind="local")
-    assert essence(Run.open(tmp_path / "run")) == essence(whole)
->>>>>>> /work/wt/y2/tests/hosts/test_ray.py
 
 
 ENGINE = """

@@ -88,7 +88,7 @@ task = Task(name="NAME", load=load, verify=verify, extract=extract, wording=WORD
 
 
 class New(StrEnum):
-    """What a file can be begun for."""
+    """Kinds of files that can be begun."""
 
     METHOD = "method"
     TASK = "task"
@@ -96,7 +96,7 @@ class New(StrEnum):
 
 TEXTS = {New.METHOD: METHOD, New.TASK: TASK}
 HOLE = "NAME"
-"""What stands for the name in these texts."""
+"""The mark that stands for the name in these texts."""
 
 
 def new(

@@ -318,7 +318,7 @@ def figure_lines(result: Result) -> Iterator[str]:
 
 
 def _rewarded_rightly(figures: Mapping[str, float]) -> str:
-    """What rewards are worth against labels, in a sentence or two."""
+    """Say what rewards are worth against labels, in a sentence or two."""
     auc = figures["auc"]
     more = "more than" if auc > 0.55 else "less than" if auc < 0.45 else "no more than"
     line = f"Right answers are rewarded {more} wrong ones (auc {auc:.2f}; chance is 0.50)."

@@ -309,7 +309,7 @@ async def _played(
 
 
 def few(count: int) -> str:
-    """What is to be said of so few questions."""
+    """Say what so few questions mean."""
     return f"{count} questions: intervals say next to nothing, ask {FEW} or more"
 
 
