@@ -34,6 +34,10 @@ settings.register_profile("comas", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("comas")
 
 
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+"""Threads of a worker, as the environment says when tests begin."""
+
+
 def pytest_configure() -> None:
     """A shell that starts tests in the background has them ignore Ctrl-C, which some of them send
     to themselves and wait for. Workers side by side, and what they start, compute with one thread
@@ -43,13 +47,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(THREADS)
 
 
 def pytest_runtest_teardown() -> None:
     """A test that asks for two threads leaves none to the next."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,7 +33,7 @@ SECRET = "sk-of-this-test-0123456789"
     ("arguments", "line"),
     [
         ([], "Missing argument 'TEAM"),
-        (["tiny", "runs/a"], "serve takes one team, such as: comas serve tiny; not seed, runs/a"),
+        (["tiny", "runs/a"], "serve takes one team, such as: comas serve tiny; not tiny, runs/a"),
         (["seed,tiny-b"], "serve takes one team"),
         (["steps=3"], "serve takes one team"),
         (["./nowhere"], "./nowhere: there is no such run or folder here"),

@@ -368,7 +368,8 @@ def reply(name: str, first: str | None = None) -> Turn:
 
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    rewards=st.lists(st.floats(-3, 3), min_size=6, max_size=6),
+    # rewards that differ by rounding alone are equal, and worth nothing
+    rewards=st.lists(st.integers(-3000, 3000).map(lambda n: n / 1000), min_size=6, max_size=6),
 )
 def test_a_dialogue_is_paid_once_however_long_it_is(
     lengths: list[int], rewards: list[float]
