@@ -54,7 +54,7 @@ def play(
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0,
     json_: Json = False,
 ) -> None:
-    """Watch one discussion: who says what, and what each turn is paid."""
+    """Watch one discussion: who says what, and the reward of each turn."""
     if question is not None and not question.strip():
         raise UserMistake(
             "--question is empty: give a text, or leave it out for a held-out question"
@@ -139,7 +139,7 @@ def view(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Look at runs: curves, discussions, who was paid for what and whether it was deserved."""
+    """Look at runs: curves, discussions, who was rewarded for what and whether it was deserved."""
     if only is not None and only not in KINDS:
         raise UserMistake(f"--only {only}: one of {', '.join(KINDS)}")
     if html is None and (steps or only):
@@ -164,7 +164,7 @@ def view(
 
 
 def _documents(name: str) -> RunDocuments | EvaluationDocuments:
-    """A folder's documents. What its turns are paid for is said in the words of the run's method
+    """A folder's documents. What its turns are rewarded for is put in the words of the run's method
     where that is shipped: a file that the folder names is not run.
     """
     if not Path(name).is_dir():
