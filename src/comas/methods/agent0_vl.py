@@ -1,5 +1,5 @@
-"""Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools said, mend where
-that leaves doubt; one model in three roles, and no labels.
+"""Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools returned, mend
+where that leaves doubt; one model in three roles, and no labels.
 
 An answer is verified by `checks` readers (`verify`). While its score x confidence is below `gate`,
 its last step is written again, at most `repairs` times. The outcome of a question is the answer
