@@ -76,8 +76,8 @@ def read_as(turn: Turn) -> str:
 
 
 def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> RenderableType:
-    """A discussion as a table: who said what in which role (of each turn `limit` characters), and
-    what it was paid.
+    """A discussion as a table: who wrote what in which role (of each turn `limit` characters), and
+    its reward.
     """
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
@@ -134,7 +134,7 @@ NAMES: dict[Stage, str] = {
 }
 
 STEPS = 3
-"""After so many it is said how long the rest will take."""
+"""Steps of a run after which the remaining time is shown."""
 GAMES = 16
 """Games of an evaluation after which the remaining time is shown: they are played at once, and the
 first says little of others.
@@ -219,8 +219,8 @@ class Shown(NamedTuple):
 
 def bars_of(console: Console, redirect: bool = True) -> Bars:
     """Live lines at the foot of a terminal: name, bar, time left, time since the beginning, and as
-    much of the details as there is room for. `redirect`: what others print to standard output
-    meanwhile appears above them, on this console.
+    much of the details as fits. `redirect`: what others print to standard output meanwhile appears
+    above them, on this console.
     """
     return Bars(
         TextColumn("{task.description}", markup=False),
@@ -277,7 +277,7 @@ class Lines(Quiet):
         """Seconds of those of this process."""
         self.games = 0
         """Games of the evaluation; below, how many of them are done, done by this process, and
-        failed, and how many replies were cut for want of room.
+        failed, and how many replies were cut for want of tokens.
         """
         self.done = 0
         self.fresh = 0
@@ -440,7 +440,7 @@ def watcher(as_json: bool) -> Quiet:
 @contextmanager
 def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
     """Yield `hooks`, or where they are None one that shows progress where a person looks on, on a
-    terminal lines with a live one below, in a notebook lines; without any, only notes are told (as
+    terminal lines with a live one below, in a notebook lines; without any, only notes are shown (as
     warnings).
 
     Nothing is printed where nobody looks on: to files and pipes, from threads and child processes.

@@ -1,4 +1,4 @@
-"""Being told how a training run or an evaluation goes: hooks for displays, trackers and notebooks,
+"""Hooks for displays, trackers and notebooks, called as a training run or an evaluation goes on,
 and the pulse that tells them how far it has come.
 
 Leaves out: what they do with it.
@@ -46,7 +46,7 @@ WINDOW = 5.0
 COUNTS = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 """Counts of a meter."""
 ENOUGH = 1.0
-"""Seconds of a stage before which no speed is told."""
+"""Seconds of a stage before which no speed is shown."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Alarm:
 
 
 class Hook:
-    """Told of what happens in a training run or an evaluation; every method may be overridden, none
-    needs to be.
+    """Called for what happens in a training run or an evaluation; every method may be overridden,
+    none needs to be.
 
     Methods are called from the event loop, which waits for them: be brief. A hook that raises is
     noted and dropped; the run goes on.
@@ -150,12 +150,12 @@ class Hook:
         """A training run is about to start (or to go on) at step `start`."""
 
     def working(self, progress: Progress) -> None:
-        """The run turns to another stage, or goes on with one: told at once, and then about four
+        """The run turns to another stage, or goes on with one: called at once, and then about four
         times per second.
         """
 
     def turn(self, turn: Turn) -> None:
-        """Somebody said something; not yet paid."""
+        """A turn is complete; not yet rewarded."""
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         """A step is written."""
@@ -172,7 +172,7 @@ class Hook:
         """
 
     def planned(self, folder: Path, games: int, done: int) -> None:
-        """An evaluation plans `games` in all, of which `done` were there already; told again when
+        """An evaluation plans `games` in all, of which `done` were there already; called again when
         more is known.
         """
 

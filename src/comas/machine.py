@@ -240,7 +240,7 @@ def return_large_blocks() -> None:
 
     Left alone, glibc raises that size to 32 MB, and keeps what is smaller in a heap that gets
     scattered: a pass of a learner took two thirds more (docs/performance.md). The end of the heap
-    stays: told the one size, glibc would give back and fetch every 128 kB of it again and again.
+    stays: given the one size, glibc would give back and fetch every 128 kB of it again and again.
     """
     if library := _glibc():
         library.mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
@@ -248,7 +248,7 @@ def return_large_blocks() -> None:
 
 
 def can_return_large_blocks() -> bool:
-    """Whether this process has an allocator that can be told so: glibc's."""
+    """Whether this process has an allocator that can be set so: glibc's."""
     return _glibc() is not None
 
 

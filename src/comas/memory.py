@@ -417,9 +417,9 @@ def _with_bounds(
     name: str, host: HostConfig, device: str, need: HostNeed, room: float | None
 ) -> HostMemory:
     """The host with values for its open bounds: powers of two with which it has `room`, so that a
-    little more or less free memory does not change them; None where nobody knows the room.
+    little more or less free memory does not change them; None where nobody knows `room`.
 
-    Activations are recomputed only where even the smallest passes have too little room otherwise.
+    Activations are recomputed only where even the smallest passes do not fit otherwise.
     """
     most = MOST["gpu" if need.gpu and room is not None else "cpu"]
     room = math.inf if room is None else room
@@ -469,7 +469,7 @@ def with_bounds(plan: Plan, memory: MemoryPlan) -> Plan:
 
 @uncollected()
 def bounds_of_new(plan: Plan, note: Callable[[str], None]) -> Plan:
-    """The plan that a new run keeps: with its bounds, which are told; an error where it does not
+    """The plan that a new run keeps: with its bounds, which are noted; an error where it does not
     fit into memory or onto the disk.
     """
     plan = with_dtypes(plan, note)

@@ -44,7 +44,7 @@ def runs_by_time() -> list[Path]:
 
 
 def named_or_latest(name: str | None) -> str:
-    """The name, or the latest run, which is told on stderr."""
+    """The name, or the latest run, which is named on stderr."""
     if name is not None:
         return name
     if (run := latest_run()) is None:

@@ -133,9 +133,8 @@ class Task:
     same: Callable[[str, str], bool] = operator.eq
     """Whether two canonical answers are the same answer."""
     quick: bool = False
-    """Whether `verify` takes microseconds and no process of its own: then every step is told how
-    well its pay and its judges agreed with the labels (`pay judges` of
-    `training.metrics`).
+    """Whether `verify` takes microseconds and no process of its own: then every step reports how
+    well its rewards and its judges agreed with the labels (`pay judges` of `training.metrics`).
     """
     ballot: Callable[[Question, str], str | None] | None = None
     """`ballot(question, answer)`: what a canonical answer counts as in a vote, where it is not the
@@ -179,7 +178,7 @@ class Task:
     wording: Mapping[str, str] = field(default_factory=dict[str, str])
     """Templates per role that replace the method's own; never its flow."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Room per reply and role, where the task knows better than the config."""
+    """Tokens per reply, by role, where the task knows better than the config."""
     base: str | None = None
     """The base that the task was made for; other bases need a recipe or an explicit `lr`."""
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -225,7 +224,7 @@ class Reply:
 
     text: str
     finished: bool
-    """Whether the reply ended by itself, not for want of room."""
+    """Whether the reply ended by itself, not for want of tokens."""
     version: int
     """How often the policy had been updated when it spoke."""
     prompt_tokens: int
@@ -287,7 +286,7 @@ its label, and whether a judgement accepts it. No game, settlement or memory may
 
 @dataclass(repr=False)
 class Turn:
-    """One utterance in a discussion, and what it was paid."""
+    """One utterance in a discussion, and its reward."""
 
     id: str
     """`step/question/sample/path`: by place in the program, never by time of arrival."""
@@ -304,7 +303,7 @@ class Turn:
     round: int = 0
     """Round of the game, where it has rounds: costs are reported by round."""
     reward: float | None = None
-    """None: not paid, not trained on. 0.0 is trained on."""
+    """None: not rewarded, not trained on. 0.0 is trained on."""
     group: str | None = None
     """Turns that share a baseline."""
     tokens: int = 0
@@ -313,7 +312,7 @@ class Turn:
     margin: float = 1.0
     seconds: float = 0.0
     dropped: int = 0
-    """Pieces of history left out of the prompt, oldest first, for want of room."""
+    """Pieces of history left out of the prompt, oldest first, for want of tokens."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
     """Facts of the game: a score that was read, for instance; under any key but those of
     `TRUTH`.
@@ -539,7 +538,7 @@ class Method:
     cross: Callable[..., Awaitable[float | None]] | None = None
     """`async cross(question, rows, columns, rng, task)` -> what an adversary among the agents
     `rows` gets of a defender among `columns`, of another team; None where that is not known. Pure
-    play: nobody is paid.
+    play: nobody is rewarded.
     """
 
     @property
@@ -584,7 +583,7 @@ class Setup:
 
 
 class Fit(NamedTuple):
-    """Whether a prompt and its reply have room in a policy's context."""
+    """Whether a prompt and its reply fit into a policy's context."""
 
     fits: bool
     needed: int | None = None
@@ -648,14 +647,14 @@ class Host(Protocol):
         """Return `text` as the reply of `ask.policy`; with `ask.keep`, file its tokens.
 
         They have no log-probs of an engine. UserMistake where nobody can learn from it, or where
-        prompt and text have no room in the context.
+        prompt and text do not fit into the context.
         """
         ...
 
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
-        """Whether prompt and reply have room in the policy's context."""
+        """Whether prompt and reply fit into the policy's context."""
         ...
 
     def calls(self, policy: str) -> Calls | None:

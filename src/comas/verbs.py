@@ -95,7 +95,7 @@ def train(
     dot of a nested key.
 
     Progress is shown where a person looks on, on a terminal and in notebooks, unless `hooks` are
-    given: they are told instead, and `hooks=[]` shows nothing.
+    given: they are called instead, and `hooks=[]` shows nothing.
     """
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     if config is not None:
@@ -168,8 +168,8 @@ def planned(
     settings: Mapping[str, Any],
     data: str | None,
 ) -> EvaluationPlan:
-    """The plan of an evaluation, with what is wrong with it told before anything is loaded; without
-    a `limit` what `test_questions` of the settings says, and 0 is all.
+    """The plan of an evaluation, with what is wrong with it reported before anything is loaded;
+    without a `limit` what `test_questions` of the settings says, and 0 is all.
     """
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as tiny")

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import comas
+from comas import machine
 from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
-from comas.machine import usable_cpus, use_threads
+from comas.machine import use_threads
 from comas.storage.out_folder import check_free
 from comas.storage.run import Run
 from comas.types import UserMistake
@@ -256,7 +257,7 @@ def test_threads_are_those_that_the_environment_says(
     monkeypatch.setenv("OMP_NUM_THREADS", wished)
     try:
         use_threads(count)
-        assert torch.get_num_threads() == (threads or usable_cpus())
+        assert torch.get_num_threads() == (threads or machine.usable_cpus())
     finally:
         torch.set_num_threads(before)
 

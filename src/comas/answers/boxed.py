@@ -62,7 +62,7 @@ ROOM = {
     "proxy": 512,
     "scoring": 256,
 }
-"""Room per reply and role, in tokens."""
+"""Tokens per reply, by role."""
 
 RECIPE = {"lr": 1e-6, "betas": (0.9, 0.999), "weight_decay": 0.0, "grad_norm": 1.0}
 """CoMAS (arXiv 2510.08529), appendix on settings: full models of a few billion parameters."""
@@ -84,7 +84,7 @@ def benchmark(
     **facts: Any,
 ) -> Task:
     """A task that reads `source`, whose rows `make(row, place)` turns into questions, asked with
-    the wording and the room of boxed answers; `facts` are further fields of `Task`.
+    the wording and the tokens per reply of boxed answers; `facts` are further fields of `Task`.
     """
     facts.setdefault("load", source.loader(make))
     facts.setdefault("max_tokens", ROOM)

@@ -41,7 +41,7 @@ LIMIT = 3
 
 
 def print_discussions(ctx: typer.Context, run: Run, wanted: Wanted, as_json: bool) -> None:
-    """Print who said what, what was read in it, and what it was paid."""
+    """Print who wrote what, what was read in it, and its reward."""
     only = wanted.only
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")

@@ -226,8 +226,8 @@ def _spanned(figures: Mapping[str, Any]) -> str:
 def print_table(
     title: str, names: Sequence[str], rows: Sequence[Sequence[str]], unfolded: Sequence[str]
 ) -> None:
-    """Within the terminal's width, elsewhere within 80 columns: names are folded where there is no
-    room, columns `unfolded` never.
+    """Within the terminal's width, elsewhere within 80 columns: names are folded where they do not
+    fit, columns `unfolded` never.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:

@@ -54,7 +54,7 @@ def play(
     seed: Annotated[int, typer.Option(help="Which question and which draws.")] = 0,
     json_: Json = False,
 ) -> None:
-    """Watch one discussion, and what each turn is paid."""
+    """Watch one discussion, and the reward of each turn."""
     if question is not None and not question.strip():
         raise UserMistake(
             "--question is empty: give a text, or leave it out for a held-out question"
@@ -141,7 +141,7 @@ def view(
 ) -> None:
     """Look at curves and discussions of runs.
 
-    The discussions say who was paid for what, and whether it was deserved.
+    The discussions say who was rewarded for what, and whether it was deserved.
     """
     if only is not None and only not in KINDS:
         raise UserMistake(f"--only {only}: one of {', '.join(KINDS)}")
@@ -167,7 +167,7 @@ def view(
 
 
 def _documents(name: str) -> RunDocuments | EvaluationDocuments:
-    """A folder's documents. What its turns are paid for is said in the words of the run's method
+    """A folder's documents. What its turns are rewarded for is put in the words of the run's method
     where that is shipped: a file that the folder names is not run.
     """
     if not Path(name).is_dir():

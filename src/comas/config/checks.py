@@ -1,6 +1,6 @@
 """Whether a plan can be trained, as far as that is known before a model is loaded.
 
-Leaves out: what a config's tables say of each other (`config.schema`), what a machine has room for
+Leaves out: what a config's tables say of each other (`config.schema`), what fits into memory
 (`comas.memory`), games that refuse their team when they are played (`config.rehearsal`).
 """
 
@@ -55,7 +55,7 @@ def check_training(plan: Plan) -> None:
 
 def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
     """Say that `max_tokens` reaches none of the roles that are rewarded or `asked`, where each has
-    room of its own; None where it reaches one.
+    a limit of its own; None where it reaches one.
     """
     config = plan.config
     room = plan.room
@@ -70,7 +70,7 @@ def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
 
 
 def check_room(plan: Plan, asked: Iterable[str]) -> None:
-    """Raise UserMistake where the room of a reply leaves none for its prompt, as far as known
+    """Raise UserMistake where the tokens of a reply leave none for its prompt, as far as known
     before a model is loaded; `asked` are the roles of a discussion, none where it is not known.
     """
     config = plan.config
@@ -91,8 +91,8 @@ def check_room(plan: Plan, asked: Iterable[str]) -> None:
 
 
 def _positions(source: Source) -> int | None:
-    """Tokens of a row that a base on this disk has room for; None where nothing says so without
-    loading it.
+    """Tokens of a row that fit a base on this disk; None where that is not known without loading
+    it.
     """
     folder = Path(source.where)
     if source.kind == "gguf" and folder.is_file() and gguf.has_copy(source.where):

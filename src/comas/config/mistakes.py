@@ -47,7 +47,7 @@ SECRETIVE = {
         " into the variable of key_env"
     ),
 }
-"""Keys whose value may be a secret in the wrong place: what is said of a mistake does not repeat
+"""Keys whose value may be a secret in the wrong place: the message about a mistake does not repeat
 it.
 """
 

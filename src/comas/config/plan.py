@@ -3,9 +3,9 @@ of its memory. From top to bottom: the plan, its layers of defaults, hosts, lear
 
 A key has the value of the first layer that says something of it: the user, the preset (how large a
 run is follows from the task's recipe first, where no preset is named), the method, the task's
-recipe, the recipe of the tiny models, and what is ours. Leaves out: reading
-(`config.schema`), finding plug-ins (`config.plugins`), policies (`config.policies`), what a machine
-has room for (`comas.memory`), loading and building (`team.build`).
+recipe, the recipe of the tiny models, and what is ours. Leaves out: reading (`config.schema`),
+finding plug-ins (`config.plugins`), policies (`config.policies`), what fits into memory
+(`comas.memory`), loading and building (`team.build`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def room(self) -> dict[str, int]:
-        """Role -> tokens of a reply, where the task or the config gives it room of its own."""
+        """Role -> tokens of a reply, where the task or the config sets them for it."""
         return room_of(self.task, self.config.room)
 
     def at(self, host: str) -> list[PolicyPlan]:

@@ -182,9 +182,9 @@ class Config(_Table):
     """Discussions per question; None is the method's own number."""
     temperature: float = Field(1.0, gt=0)
     max_tokens: int = Field(512, ge=1)
-    """Room per reply, where neither `room` nor the task says otherwise."""
+    """Tokens per reply, where neither `room` nor the task says otherwise."""
     room: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Room per reply and role."""
+    """Tokens per reply, by role."""
     epochs: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
     minibatches: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
     lr: Annotated[float | None, Key.TRAINING] = Field(None, gt=0)
@@ -220,7 +220,7 @@ class Config(_Table):
     `restore`, which stopped too.
     """
     track: Annotated[list[str], Key.CHANGES, Key.TRAINING, Key.OWN_FILE] = []
-    """Trackers that are told of each step, by name or file; each needs the extra of its name."""
+    """Trackers that get each step, by name or file; each needs the extra of its name."""
     eval_temperature: float = Field(0.7, ge=0)
     tools: Annotated[list[str], Key.OWN_FILE] = []
     """Tools that agents may call in dialogues, by name or file, beside those of the task."""
@@ -574,8 +574,8 @@ def hosts_named_in(path: str | Path) -> list[str]:
 
 
 def _host_names(data: Mapping[str, Any]) -> list[str]:
-    """The hosts of a config that is not checked yet; none where `hosts` is no table, which is said
-    of it when it is checked.
+    """The hosts of a config that is not checked yet; none where `hosts` is no table, which is an
+    error when it is checked.
     """
     hosts: Any = data.get("hosts") or {"home": {}}
     return list(cast("Mapping[str, Any]", hosts)) if isinstance(hosts, Mapping) else []
@@ -763,7 +763,9 @@ def anchor_files(data: dict[str, Any], folder: Path) -> None:
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    """The tables below a key, by name; what is none is left out, and told when it is checked."""
+    """The tables below a key, by name; what is none is left out, and an error when it is
+    checked.
+    """
     below = data.get(key)
     if not isinstance(below, dict):
         return {}

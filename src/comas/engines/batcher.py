@@ -95,7 +95,7 @@ class BatchedEngine(ABC):
     """
 
     draws_behind = 0
-    """Tokens that are drawn behind what is weighed, for which there has to be room."""
+    """Tokens that are drawn behind what is weighed, which have to fit."""
 
     def __init__(self, plan: EnginePlan, policies: Iterable[str]) -> None:
         self.context = plan.context

@@ -72,8 +72,8 @@ class Chat:
     """A tokenizer with its chat template. Special ids are all end tokens and all added ones but
     white space.
 
-    `thinking` is told to the template; None leaves its own default. `known` is the number of ids
-    that the model can read.
+    `thinking` goes to the template; None leaves its own default. `known` is the number of ids that
+    the model can read.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class Chat:
         return re.compile(f"({'|'.join(map(re.escape, sorted(marks)))})" if marks else r"(?!)")
 
     def _own_ids(self, text: str) -> list[int]:
-        """Ids of what the model itself said: the marks of its calls are the tokens that they were,
+        """Ids of a reply of the model itself: the marks of its calls are the tokens that they were,
         nothing else is special.
         """
         ids: list[int] = []

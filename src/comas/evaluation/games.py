@@ -35,7 +35,7 @@ from comas.types import Episode, Question, Task
 AT_ONCE = 512
 """Games that are played side by side."""
 SLOW = 60.0
-"""Seconds after which it is said that a verifier has not returned."""
+"""Seconds after which a note says that a verifier has not returned."""
 
 
 class Game(NamedTuple):
@@ -199,7 +199,7 @@ def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, di
 
 
 def cut_off(episode: Episode) -> bool:
-    """Whether the answer is a reply that ended for want of room: no answer in any setup.
+    """Whether the answer is a reply that ended for want of tokens: no answer in any setup.
 
     A setup may also return a text that is nobody's reply, cleaned or merged or read out of one:
     that is an answer.

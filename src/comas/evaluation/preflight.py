@@ -146,7 +146,7 @@ class Preflight:
     readable: float
     """Share of answers that can be read."""
     cut: float
-    """Share of answers that ran out of room."""
+    """Share of answers that ran out of tokens."""
     distinct: float
     """Different readable answers per question, in the mean."""
     majority: float
@@ -444,7 +444,7 @@ def examined(
     labels: bool,
     seconds: float,
 ) -> Preflight:
-    """The figures of what was said."""
+    """The figures of what the team answered."""
     task = team.task
     pairs = zip(questions, episodes, strict=True)
     played = [(question, episode) for question, episode in pairs if episode.error is None]
@@ -660,7 +660,7 @@ def advice(result: Preflight) -> list[Advice]:
 
 
 def _of_votes(result: Preflight) -> Advice:
-    """Advise on methods that pay the majority vote."""
+    """Advise on methods that reward the majority vote."""
     held = f"{result.majority:.0%} of the answers to a question agree, and they differ on"
     why = f"{held} {result.dissent:.0%} of the questions"
     if result.dissent < ALIKE:
@@ -671,8 +671,8 @@ def _of_votes(result: Preflight) -> Advice:
 
 
 def _of_judges(method: str, judge: Judged, questions: int) -> Advice:
-    """Advise on a method that pays these verdicts, of so many questions; labels are better evidence
-    than the majority.
+    """Advise on a method that rewards these verdicts, of so many questions; labels are better
+    evidence than the majority.
     """
     unread = round(judge.unreadable * judge.verdicts)
     if exact_share(unread, judge.verdicts, LEVEL).low >= UNREADABLE:

@@ -191,8 +191,8 @@ def _failed(cell: Cell) -> list[GameRecord]:
 
 
 def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
-    """Role -> how many replies (`turns`) there were, how many were `cut` for want of room, and how
-    many the game could not read (`unreadable`).
+    """Role -> how many replies (`turns`) there were, how many were `cut` for want of tokens, and
+    how many the game could not read (`unreadable`).
     """
     rows: dict[str, dict[str, int]] = {}
     for record in cell.records:

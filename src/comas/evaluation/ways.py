@@ -1,5 +1,5 @@
 """Ways to answer: a setup or a method's game, with its options, who plays it, and how all systems
-are asked: with one temperature, one top_p and one room per role.
+are asked: with one temperature, one top_p and one number of tokens per role.
 
 Systems are compared, not the settings under which each of them was trained. Leaves out: which ways
 an evaluation takes (`evaluation.spec`).
@@ -70,7 +70,7 @@ def by_themselves(task: Task, method: Method | None = None) -> Way:
 
 
 def only_played(play: Callable[..., Any], **facts: Any) -> Method:
-    """A game that nobody is paid for; `facts` are fields of `Method`."""
+    """A game that nobody is rewarded for; `facts` are fields of `Method`."""
     return Method(play, _never, _never, _never, **facts)
 
 
@@ -152,7 +152,7 @@ def described(team: Team, chosen: Way) -> str:
 
 @dataclass(frozen=True)
 class Asking:
-    """The settings of all replies; room in tokens."""
+    """The settings of all replies; limits in tokens."""
 
     temperature: float = 0.7
     top_p: float = 1.0

@@ -88,7 +88,7 @@ def export(
     """Write a run (`RUN`, `RUN@best`, `RUN@40`) to a new folder.
 
     Without `merged`, policies that are adapters get no whole model. `base` is where the adapters'
-    base is found from now on. `note` is told how it goes.
+    base is found from now on. `note` gets messages on how it goes.
     """
     target = Path(os.path.expanduser(folder))
     trained, step = opened(os.path.expanduser(str(run)))

@@ -34,7 +34,7 @@ from comas.types import (
 )
 
 Write = Callable[[Sequence[str]], str]
-"""A prompt as a function of the history that there is room for."""
+"""A prompt as a function of the history that fits."""
 Result = TypeVar("Result")
 Message = Mapping[str, str]
 """`role` and `content`, as chat templates read them."""
@@ -89,9 +89,9 @@ class Table:
     keep: bool
     """Whether hosts file the tokens for learning."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Room per reply and role, where the task sets it."""
+    """Tokens per reply, by role, where the task sets them."""
     heard: Callable[[Turn], None] | None = None
-    """Told of each turn when it is complete."""
+    """Called with each turn when it is complete."""
     counts: Counter[str] = field(default_factory=Counter[str])
     roles: Mapping[str, Role] = field(default_factory=dict[str, Role])
     """The roles of the game; any other is one of no kind."""
@@ -117,7 +117,7 @@ class Asked:
         return pieces + len(self.said) // 2
 
     def messages(self, dropped: int) -> list[Message]:
-        """Write what is said to the agent, without the oldest `dropped` pieces."""
+        """Write the messages to the agent, without the oldest `dropped` pieces."""
         of_history = min(dropped, len(self.history)) if callable(self.prompt) else 0
         of_dialogue = 2 * (dropped - of_history)
         write = self.prompt
@@ -127,7 +127,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Agent:
-    """A member at a table."""
+    """A member of a team."""
 
     member: Member
     table: Table
@@ -157,14 +157,14 @@ class Agent:
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply; the turn joins the episode when it is complete.
 
-        `prompt` is a text, or a function of the pieces of `history` for which there is room (oldest
-        dropped first). `about` is the turn that this one judges or revises; `round` says in which
-        round of the game that is (default: that of `about`). The turn is named here, when `ask` is
-        called, by its place below `about`: a game that asks several agents at once names its turns
-        in program order, whoever answers first.
+        `prompt` is a text, or a function of the pieces of `history` that fit (oldest dropped
+        first). `about` is the turn that this one judges or revises; `round` says in which round of
+        the game that is (default: that of `about`). The turn is named here, when `ask` is called,
+        by its place below `about`: a game that asks several agents at once names its turns in
+        program order, whoever answers first.
 
         In a dialogue (`game.dialogue`) `said` has what followed the prompt: in turn a reply of this
-        agent's and what came back, of which the oldest two are dropped where there is no room.
+        agent's and what came back, of which the oldest two are dropped where they do not fit.
         `tools` are the schemas of tools as JSON, for chat templates that show them.
         """
         asked = Asked(role, prompt, list(history), list(said), tools)
@@ -186,7 +186,7 @@ class Agent:
         `info["choices"]` are the choices, `info["weights"]` their log-probs in nats at temperature
         1, whatever the agent samples at; `game.weighing` makes shares and expectations of them. The
         turn's text is the choice that its seed draws by these weights, so that a reward for the
-        turn teaches that word; a method that pays nothing for it teaches nothing. `prompt`,
+        turn teaches that word; a method that gives no reward for it teaches nothing. `prompt`,
         `history`, `about` and `round` are those of `ask`.
         """
         name = self._name(role, about)
@@ -202,7 +202,7 @@ class Agent:
         *,
         about: Turn | None = None,
     ) -> Coroutine[Any, Any, Turn]:
-        """Give this agent the words of a turn, which it can be paid for like one of its own.
+        """Give this agent the words of a turn, which it can be rewarded for like one of its own.
 
         `prompt` is a text, or the messages of a dialogue that ends with the user's. The turn is
         named as one that is asked for, and has `info["told"] = True`; it is learnt at temperature
@@ -327,8 +327,8 @@ class Agent:
     async def _fit(
         self, asked: Asked, sampling: Sampling, turn_id: str
     ) -> tuple[list[Message], int]:
-        """The messages of what is asked for which there is room, and how many pieces were dropped:
-        of the history first, then of the dialogue.
+        """The messages of a request that fit, and how many pieces were dropped: of the history
+        first, then of the dialogue.
         """
         host = self.member.host
         policy = self.member.policy
@@ -355,12 +355,14 @@ class Agent:
 
 @lru_cache(maxsize=256)
 def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
-    """Draw replies in the same way, in so much room; every turn asks for it, so that it is kept."""
+    """Draw replies in the same way, with so many tokens; every turn asks for it, so that it is
+    kept.
+    """
     return replace(sampling, max_tokens=max_tokens)
 
 
 def round_of(about: Turn | None, said: int | None) -> int:
-    """The round of a turn: as said, or that of the turn that it is about."""
+    """The round of a turn: as given, or that of the turn that it is about."""
     return said if said is not None else about.round if about else 0
 
 

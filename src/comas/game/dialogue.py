@@ -8,7 +8,7 @@ the last is one, and the others are counted.
 Every reply is a turn with tokens of its own; what tools say is prompt, so that no token of theirs
 is ever learnt. Each turn is about the one before it, whoever else is talking: names follow from the
 program. What came back is defused like an agent's words. Leaves out: several calls in one reply,
-and whom to pay (`objective.rewards`).
+and whom to reward (`objective.rewards`).
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _said(error: BaseException) -> str:
 # --- tools most of whose calls fail
 
 MANY = 0.5
-"""Share of calls that failed from which on a tool is told of."""
+"""Share of calls that failed from which on a tool is reported."""
 SHOWN = 120
 """Characters of the failure that is shown."""
 

@@ -2,8 +2,8 @@
 
 A seat is an agent or a script. An agent is asked in the role `move`, with the task's wording or the
 one below; policies that descend from shipped models are asked with `move_seed`, where the task has
-that: they know few words. What is said is read by `Task.extract`, and a move that is not legal
-becomes the first legal one. Leaves out: what games are worth (methods), other roles than `move`.
+that: they know few words. Replies are read by `Task.extract`, and a move that is not legal becomes
+the first legal one. Leaves out: what games are worth (methods), other roles than `move`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORDING = {
 FREE = "anything, in your own words"
 """Words for the legal moves where any text is one."""
 LONGEST = 200
-"""Moves after which a game is given up: nobody has won, and nobody is paid."""
+"""Moves after which a game is given up: nobody has won, and nobody is rewarded."""
 
 Move = Callable[[int, str, Sequence[str]], Awaitable[str]]
 """`move(seat, view, legal)`: what the seat does that sees `view`; one of `legal`, or any text where

@@ -1,7 +1,7 @@
-"""Run games side by side, and sum up who is paid what.
+"""Run games side by side, and sum up rewards.
 
 An infrastructure failure ends one episode, not the run; a bug in a game is raised. Leaves out:
-batching (hosts), pay (settlements), learning (hosts).
+batching (hosts), rewards (settlements), learning (hosts).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Scene:
     keep: bool = False
     heard: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Room per role that the user sets; the task's own otherwise."""
+    """Tokens per reply, by role, that the user sets; the task's own otherwise."""
 
     @cached_property
     def permitted(self) -> Task:
@@ -222,7 +222,7 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
 
 
 def settle_all(scene: Scene, episodes: Sequence[Episode]) -> None:
-    """Let the method pay the turns of a step's finished episodes."""
+    """Let the method reward the turns of a step's finished episodes."""
     for episode in episodes:
         for turn in episode.turns:  # a recorded run may be settled again
             turn.reward = turn.group = None
@@ -250,7 +250,7 @@ def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def _amount(turn: Turn) -> float | None:
-    """Return what a turn was paid as a plain number; UserMistake for what is none."""
+    """Return the reward of a turn as a plain number; UserMistake for what is none."""
     reward: Any = turn.reward
     if reward is None:
         return None

@@ -1,5 +1,5 @@
 """Independent answers to a question, and the one that most agree on: for votes, and for the methods
-that are paid by them.
+that are rewarded by them.
 
 An answer counts as itself, or as the ballot that its task makes of it: of a program, what it does.
 Unreadable answers have no vote. Leaves out: weights.
@@ -92,7 +92,7 @@ def majority(answers: Sequence[str | None], task: Task) -> str | None:
 
 def clear_majority(answers: Sequence[str | None], task: Task) -> str | None:
     """The readable answer with two votes or more, and more than any other; None where there is
-    none: ties and single votes are no majority, and nobody is paid by them.
+    none: ties and single votes are no majority, and nobody is rewarded by them.
     """
     best, votes, others = leading(answers, task.same)
     return best if votes >= 2 and votes > others else None

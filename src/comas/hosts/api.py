@@ -225,9 +225,9 @@ class ApiHost:
         """Have each model say one token, so that what is wrong with address, key or name is found
         before any work.
 
-        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` is told
-        so; with `retries = 0` it is not. `known` holds endpoints and models that have been greeted
-        already, and takes up those of this host.
+        A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` gets a
+        line about it; with `retries = 0` it is not. `known` holds endpoints and models that have
+        answered already, and takes up those of this host.
         """
         server = self.open()
         known = set() if known is None else known
@@ -284,8 +284,8 @@ class ApiHost:
                 raise UserMistake(f"host {self.name}: {error}") from None
 
     async def _post(self, server: Server, body: Mapping[str, Any], retries: int) -> Completion:
-        """Ask when there is room; a request that waits for its next try keeps its place, so that a
-        busy server is asked less.
+        """Ask when less than `concurrency` requests are open; a request that waits for its next try
+        keeps its place, so that a busy server is asked less.
         """
         async with self._room:
             with self.busy:
@@ -329,7 +329,7 @@ class ApiHost:
 
 def build(plan: HostPlan[Table]) -> ApiHost:
     """The host that a plan describes; opened where a run is going to learn beside it, so that what
-    is wrong with it is told before models are loaded.
+    is wrong with it is reported before models are loaded.
     """
     host = ApiHost(plan.name, plan.policies, plan.table, work=plan.work)
     if plan.method is not None:

@@ -49,7 +49,7 @@ class Usage:
 
     @property
     def told(self) -> bool:
-        """Whether the server told all of it."""
+        """Whether the server sent all of it."""
         return self.prompt_tokens is not None and self.tokens is not None
 
 
@@ -197,7 +197,7 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _joined(events: Iterator[dict[str, Any]], reason: str | None) -> dict[str, Any]:
     """The completion that a stream of events gives piece by piece: texts are joined, log-probs
-    listed one after the other, and usage is the last that is told; `reason` is why it ended where
+    listed one after the other, and usage is the last that is sent; `reason` is why it ended where
     no event tells.
     """
     message: dict[str, Any] = {}
@@ -290,7 +290,7 @@ def _whole_text(text: str) -> str:
 
 
 def _logprob(value: Any) -> float:
-    """The sum over generated tokens; 0.0 where they are not told."""
+    """The sum over generated tokens; 0.0 where they are not sent."""
     try:
         total = math.fsum(float(token["logprob"]) for token in value["content"])
     except (TypeError, KeyError, ValueError, OverflowError):
@@ -299,7 +299,7 @@ def _logprob(value: Any) -> float:
 
 
 def _first_token(value: Any) -> dict[str, float] | None:
-    """Log-probs of the alternatives to the first token; None where they are not told."""
+    """Log-probs of the alternatives to the first token; None where they are not sent."""
     try:
         listed = value["content"][0]["top_logprobs"]
         alternatives = [(_spelling(one), float(one["logprob"])) for one in listed]
@@ -316,7 +316,7 @@ def _first_token(value: Any) -> dict[str, float] | None:
 
 def _spelling(alternative: Mapping[str, Any]) -> str:
     """The text of an alternative without the space around it: that of its bytes where they are
-    told, since some servers name tokens as their vocabulary spells them.
+    sent, since some servers name tokens as their vocabulary spells them.
     """
     text = str(alternative["token"])
     if isinstance(codes := alternative.get("bytes"), list) and codes:

@@ -114,7 +114,7 @@ class LocalTable(HostTable):
     Trained weights are float32 always.
     """
     context: Annotated[int | None, Key.OF_WEIGHTS] = Field(None, ge=16)
-    """Tokens that prompt and reply share; None is what the base has room for."""
+    """Tokens that prompt and reply share; None is as many as the base can read."""
     thinking: Annotated[bool | None, Key.OF_WEIGHTS] = None
     """Whether models that can think before they answer do so; None is what their template says."""
     max_rows: Annotated[int | None, Key.BOUNDS] = Field(None, ge=1)

@@ -51,7 +51,7 @@ class Ledger:
         systems.
         """
         self._unpaid: tuple[float, str] = (-math.inf, "")
-        """When the server last wanted to be paid, and how that is told."""
+        """When the server last wanted to be paid, and the message about it."""
         self.work = work or Work()
 
     def count(self, usage: Usage) -> None:
@@ -63,9 +63,7 @@ class Ledger:
         self.spent["tokens"] += usage.tokens or 0
 
     def count_unsettled(self, prompt_tokens: int, tokens: int) -> None:
-        """Add a request of which nobody told what it has cost, with what it can
-        have cost at most.
-        """
+        """Add a request whose cost is not known, with what it can have cost at most."""
         self.unsettled.update(requests=1, prompt_tokens=prompt_tokens, tokens=tokens)
 
     def money(self, counted: Mapping[str, int] | None = None) -> float | None:

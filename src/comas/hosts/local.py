@@ -113,7 +113,7 @@ class LocalHost:
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
-        """Whether prompt and reply have room in the context."""
+        """Whether prompt and reply fit into the context."""
         if sum(len(message["content"]) for message in messages) > LONG:
             # others are asked meanwhile; the chat remembers the tokens for `ask`
             prompt_ids = await asyncio.to_thread(self.chat.encode, messages)
@@ -228,9 +228,9 @@ class LocalHost:
         logprobs: np.ndarray | None = None,
         temperature: float = 1.0,
     ) -> Reply:
-        """A finished reply of these tokens. If the turn is kept, a row of T = prompt + reply
-        tokens is filed, not yet paid; `logprobs` are the engine's of the reply, None where no
-        engine read it.
+        """A finished reply of these tokens. If the turn is kept, a row of T = prompt + reply tokens
+        is filed, not yet rewarded; `logprobs` are the engine's of the reply, None where no engine
+        read it.
         """
         if ask.keep:
             ids_T = np.concatenate([prompt_ids, reply_ids])

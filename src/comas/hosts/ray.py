@@ -378,7 +378,7 @@ class RayHost:
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
-        """Whether prompt and reply have room in the context."""
+        """Whether prompt and reply fit into the context."""
         return await self._do("fits", policy, messages, sampling)
 
     async def ask(self, ask: Ask) -> Reply:
@@ -431,7 +431,7 @@ class RayHost:
             )
 
     def clock(self) -> Mapping[str, float]:
-        """Seconds in which the engine, or the learner, worked, as last told."""
+        """Seconds in which the engine, or the learner, worked, as last reported."""
         return dict(self._state.clock)
 
     def facts(self) -> Mapping[str, Any]:

@@ -2,10 +2,10 @@
 copy of what they begin with.
 
 Replies to one question differ, their prompt does not, and the prompts of its judges begin alike: in
-a pack this beginning stands once, and every row sees it and the rest of itself. Attention is told
-so by a mask, and each token keeps the position that it had. Log-probs are the same but for
-rounding, and so are gradients. Leaves out: families whose layers
-look back a limited way, or not by attention (`can_share`); what is done in a pass.
+a pack this beginning stands once, and every row sees it and the rest of itself. A mask holds
+attention to that, and each token keeps the position that it had. Log-probs are the same but for
+rounding, and so are gradients. Leaves out: families whose layers look back a limited way, or not by
+attention (`can_share`); what is done in a pass.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ small to be worth its calls.
 """
 
 Owned = tuple[str, Row]
-"""A row and the policy that said it."""
+"""A row and the policy that wrote it."""
 
 
 Packs = list[list[int]] | None

@@ -143,7 +143,7 @@ class Step:
         self.policies = sorted(rows)
         self.owned = [(policy, row) for policy in self.policies for row in rows[policy]]
         self.sampled = weights.recipe.old_logprobs == "sampled"
-        """Whether the old policy is what the engine said."""
+        """Whether the old policy is what the engine reported."""
         self.updates_once = method.epochs == method.minibatches == 1
         """Whether there is only one update, whose policy is the old one."""
         self.gaps: dict[str, dict[str, float]] = {}
@@ -181,9 +181,9 @@ class Step:
 
     def _recompute(self) -> None:
         """Set `logprobs_T` of all rows: to the learner's own, of a step that takes only one update
-        from forward passes that are kept for its backward where that needs not too much room; or to
-        what the engine said, of rows whose words were given, which no engine has sampled, to what
-        the learner says.
+        from forward passes that are kept for its backward where that needs not too much memory; or
+        to what the engine reported, of rows whose words were given, which no engine has sampled, to
+        what the learner computes.
         """
         unsampled = self.owned
         if self.sampled:
@@ -273,7 +273,7 @@ class Step:
         """Add the gradients of the loss of these rows; loss per policy. `prepare` is called in each
         pass, before the terms of its rows are made.
 
-        The gap of a policy whose old policy is what the engine said is measured along the way,
+        The gap of a policy whose old policy is what the engine reported is measured along the way,
         before its weights change.
         """
         weights = self.weights

@@ -1,12 +1,12 @@
 """Agent0 (arXiv 2511.16043): a curriculum agent writes questions at the frontier of an executor
 that has tools; they learn in turn, in phases.
 
-As in `r_zero`, but every answer is a dialogue with the task's tools. The curriculum agent is paid
-min(p, 1 - p), where p is the share of the most frequent answer, plus `curiosity` for each tool call
-of an answer (at most 4), minus the share of the step's questions that are like its own; -1 for what
-is no question. The executor is paid for the frequent answer, compared within the question, times a
-trust that falls from 1 to `doubt` with p (ADPO). Leaves out: ADPO's wider clip for doubtful
-questions.
+As in `r_zero`, but every answer is a dialogue with the task's tools. The curriculum agent is
+rewarded with min(p, 1 - p), where p is the share of the most frequent answer, plus `curiosity` for
+each tool call of an answer (at most 4), minus the share of the step's questions that are like its
+own; -1 for what is no question. The executor is rewarded for the frequent answer, compared within
+the question, times a trust that falls from 1 to `doubt` with p (ADPO). Leaves out: ADPO's wider
+clip for doubtful questions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from comas.setups import tools
 from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
 
 MOST_CALLS = 4
-"""Calls that a curriculum agent is paid for."""
+"""Calls that a curriculum agent is rewarded for."""
 
 
 async def play(
@@ -65,7 +65,7 @@ def settle(
     low: float = 0.3,
     high: float = 0.8,
 ) -> None:
-    """Pay curriculum agents in their phase, executors in theirs."""
+    """Reward curriculum agents in their phase, executors in theirs."""
     if state["phase"] == "propose":
 
         def gain(episode: Episode) -> float:

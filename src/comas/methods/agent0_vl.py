@@ -1,14 +1,14 @@
-"""Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools said, mend where
-that leaves doubt; one model in three roles, and no labels.
+"""Agent0-VL (arXiv 2511.19900) in text: solve with tools, verify by what the tools returned, mend
+where that leaves doubt; one model in three roles, and no labels.
 
-An answer is verified by `checks` readers (`verify`). While its score x confidence is below
-`gate`, its last step is written again, at most `repairs` times. The outcome of a question is the
-answer with the greatest sum of positive score x confidence. An answer is paid score x confidence,
+An answer is verified by `checks` readers (`verify`). While its score x confidence is below `gate`,
+its last step is written again, at most `repairs` times. The outcome of a question is the answer
+with the greatest sum of positive score x confidence. An answer is rewarded with score x confidence,
 `outcome` for giving the outcome, `tool` x the share of its calls that worked, less `cost` per
-repair, compared within the question; a step that was written again is paid so by itself. A reader
-is paid 1 for confirming the outcome and nothing else, compared over the step. Unlike the paper,
-confidence is how many readers agree, not a number that one states, and what is surely wrong is
-mended too. Leaves out: images, the critique, the KL between roles.
+repair, compared within the question; a step that was written again is rewarded so by itself. A
+reader is rewarded with 1 for confirming the outcome and nothing else, compared over the step.
+Unlike the paper, confidence is how many readers agree, not a number that one states, and what is
+surely wrong is mended too. Leaves out: images, the critique, the KL between roles.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def settle(
     tool: float = 0.2,
     cost: float = 0.1,
 ) -> None:
-    """Pay answers and steps against those to the same question, readers against the step's."""
+    """Reward answers and steps against those to the same question, readers against the step's."""
     paid: list[Turn] = []
     verdicts: list[float] = []
     for episode in episodes:

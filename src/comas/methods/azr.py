@@ -2,11 +2,11 @@
 in the place of a judge; no questions, no labels.
 
 A proposer writes a question, and the solver tries it `answers` times; the task's rules say which
-tries are right. A proposal whose solvers succeed at a rate p is paid 1 - p where p > 0, and 0 where
-nobody succeeds; -1 where it is no question. A right answer is paid 1, a wrong one -0.5, an
-unreadable one -1. Each role has a baseline of its own. Solved questions go into a pool, which later
-steps refer to and solve again. Unlike the paper, the world is the task's own rather than three ways
-to ask about programs, and the answers that measure p are trained on as well.
+tries are right. A proposal whose solvers succeed at a rate p is rewarded with 1 - p where p > 0,
+and 0 where nobody succeeds; -1 where it is no question. A right answer is rewarded with 1, a wrong
+one -0.5, an unreadable one -1. Each role has a baseline of its own. Solved questions go into a
+pool, which later steps refer to and solve again. Unlike the paper, the world is the task's own
+rather than three ways to ask about programs, and the answers that measure p are trained on as well.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ PAY = {"right": 1.0, "wrong": -0.5, None: -1.0}
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay solutions by the rules, and proposals by how hard they were."""
+    """Reward solutions by the rules, and proposals by how hard they were."""
     for episode in episodes:
         solutions = in_role(episode, "solution")
         for turn in solutions:

@@ -3,11 +3,11 @@ reward.
 
 One round: a solution, `evaluations` criticisms of it, one score per criticism (3 right, 2 minor
 flaws, 1 fatally wrong). Unlike the paper (preset `paper`): nobody judges its own work, work without
-a readable answer is paid 0 and not judged, rewards are normalised per role, a KL holds the judges.
-A scorer need not say anything: `score = "expected"` takes the expected value over the three marks
-by its probabilities of them, `score = "p_true"` that over yes and no, which needs no format and
-is always there (P(True), Kadavath et al. 2022). With `answer_first = true` a critic, or the scorer
-where nobody criticises, answers the question itself before it sees the work. Leaves out: the
+a readable answer is rewarded with 0 and not judged, rewards are normalised per role, a KL holds the
+judges. A scorer need not say anything: `score = "expected"` takes the expected value over the three
+marks by its probabilities of them, `score = "p_true"` that over yes and no, which needs no format
+and is always there (P(True), Kadavath et al. 2022). With `answer_first = true` a critic, or the
+scorer where nobody criticises, answers the question itself before it sees the work. Leaves out: the
 published code's synchronous rounds.
 """
 
@@ -48,7 +48,7 @@ WORDING = {
 Judged = tuple[Turn | None, Turn]
 """An evaluation, where there is one, and the scoring of it."""
 Round = tuple[Turn, list[Judged]]
-"""A solution, and what was said of it."""
+"""A solution, and what judges wrote about it."""
 
 
 async def play(
@@ -226,9 +226,9 @@ def draw_judge(agents: Sequence[Agent], rng: random.Random, role: str, *barred: 
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
-    """Pay a solution and its criticism against each other.
+    """Reward a solution and its criticism against each other.
 
-    An unreadable score pays its scorer -1 and settles nothing else.
+    An unreadable score gives its scorer -1 and settles nothing else.
     """
     for episode in episodes:
         turns = by_id(episode)

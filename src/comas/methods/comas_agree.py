@@ -1,14 +1,14 @@
-"""CoMAS whose judges are paid for agreeing with each other, without a label.
+"""CoMAS whose judges are rewarded for agreeing with each other, without a label.
 
-The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution. Solutions are paid
-as there. A scorer is paid 1 where its score is that of most other scorers of the same work, 0 where
-it is another one, and -1 where it cannot be read; a critic is paid what its scorer is, so that it
-gains by criticism that leads to what the others find, and not, as in the paper, by any criticism
-that lowers the score. Others are other policies: two agents of one policy are one judge, who would
-agree with itself. Where the others are divided evenly, or there are none, nobody is paid for
-judging. Where scores are expected, agreement is too: a mark is paid the mean probability that
-the other judges give it. Consensus is no truth: the metric `judges` of a run says how far they
-part.
+The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution. Solutions are
+rewarded as there. A scorer is rewarded with 1 where its score is that of most other scorers of the
+same work, 0 where it is another one, and -1 where it cannot be read; a critic is rewarded as its
+scorer is, so that it gains by criticism that leads to what the others find, and not, as in the
+paper, by any criticism that lowers the score. Others are other policies: two agents of one policy
+are one judge, who would agree with itself. Where the others are divided evenly, or there are none,
+nobody is rewarded for judging. Where scores are expected, agreement is too: a mark is rewarded with
+the mean probability that the other judges give it. Consensus is no truth: the metric `judges` of a
+run says how far they part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from comas.types import Episode, Method, Role, Task, Turn
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
-    """Pay solutions as CoMAS does, and judges for agreeing with the other judges of the work."""
+    """Reward solutions as CoMAS does, and judges for agreeing with the other judges of the work."""
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
         turns = by_id(episode)
@@ -51,7 +51,7 @@ def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
 
 
 def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:
-    """Pay a scorer, and its critic where there is one, the same; no score: -1 to the scorer."""
+    """Reward a scorer, and its critic where there is one, the same; no score: -1 to the scorer."""
     criticism = turns[scoring.about or ""]
     if criticism.role == "evaluation":
         criticism.reward = None if scoring.info["score"] is None else reward

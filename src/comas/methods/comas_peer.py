@@ -1,16 +1,16 @@
-"""CoMAS whose judges are paid for agreeing on this work more than on any: peer prediction.
+"""CoMAS whose judges are rewarded for agreeing on this work more than on any: peer prediction.
 
 The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution, and solutions are
-paid as there. What a judge says of a work is whether it accepts it: a score of 2 or 3. A scorer is
-paid its agreement with the other judges of the work, less the agreement that is to be expected of
-the same two judges on different works of the step: m_j m_k + (1 - m_j)(1 - m_k), where m is the
-share of works that a judge accepts, this work left out (correlated agreement, arXiv 1603.03151).
-Judges are policies: several agents of one are one judge, and no judge is compared with itself.
-Whoever says the same of everything is paid 0 in the mean, and judges at chance are too; judges that
-tell right from wrong by J_j and J_k gain 2 p (1 - p) J_j J_k where a share p of the work is right.
-A critic is paid what its scorer is, and a score that cannot be read -1. Nobody is paid where no
-other policy judged the work, or where one of the two has judged no other work in the step. Leaves
-out: more than two verdicts.
+rewarded as there. What a judge says of a work is whether it accepts it: a score of 2 or 3. A scorer
+is rewarded with its agreement with the other judges of the work, less the agreement that is to be
+expected of the same two judges on different works of the step: m_j m_k + (1 - m_j)(1 - m_k), where
+m is the share of works that a judge accepts, this work left out (correlated agreement, arXiv
+1603.03151). Judges are policies: several agents of one are one judge, and no judge is compared with
+itself. Whoever says the same of everything is rewarded with 0 in the mean, and judges at chance are
+too; judges that tell right from wrong by J_j and J_k gain 2 p (1 - p) J_j J_k where a share p of
+the work is right. A critic is rewarded as its scorer is, and a score that cannot be read with -1.
+Nobody is rewarded where no other policy judged the work, or where one of the two has judged no
+other work in the step. Leaves out: more than two verdicts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Works = Mapping[str, float]
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
-    """Pay solutions as CoMAS does, and judges for agreeing where they need not."""
+    """Reward solutions as CoMAS does, and judges for agreeing where they need not."""
     comas.settle(episodes, task, format_check=format_check)
     accepted = _accepted(episodes)
     for episode in episodes:

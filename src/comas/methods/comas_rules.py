@@ -1,11 +1,11 @@
-"""CoMAS whose judges are paid for what the task's rules say: RISE's payment (arXiv 2505.13445) in
-the game of CoMAS.
+"""CoMAS whose judges are rewarded for what the task's rules say: RISE's reward (arXiv 2505.13445)
+in the game of CoMAS.
 
-Solutions are paid by the scores of their peers, as in CoMAS (arXiv 2510.08529). A scorer is paid 1
-where its score agrees with the rules (3 for right work, 1 for wrong), 1/2 for a 2, 0 where it says
-the opposite, and -1 where it cannot be read; a critic is paid what its scorer is. Work that cannot
-be read is not judged. Solvers never see what the rules say: an upper bound for judges who learn
-without them.
+Solutions are rewarded by the scores of their peers, as in CoMAS (arXiv 2510.08529). A scorer is
+rewarded with 1 where its score agrees with the rules (3 for right work, 1 for wrong), 1/2 for a 2,
+0 where it says the opposite, and -1 where it cannot be read; a critic is rewarded as its scorer is.
+Work that cannot be read is not judged. Solvers never see what the rules say: an upper bound for
+judges who learn without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEST = {"right": 3, "wrong": 1}
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
-    """Pay solutions as CoMAS does, and judges by the rules."""
+    """Reward solutions as CoMAS does, and judges by the rules."""
     comas.settle(episodes, task, format_check=format_check)
     for episode in episodes:
         turns = by_id(episode)

@@ -10,22 +10,22 @@ any other, so that a tie is none.
   where it is in it, and 0 where not; 0 for a program that cannot be read; nothing without inputs;
 - evaluation: from -1 to 1, how far its input tells programs apart as the other inputs do: the rank
   correlation (Kendall's tau-b, over the programs that run on some input) of being in its largest
-  cluster with the pay on all other inputs. 0 where all agree or crash, or where the others tell
+  cluster with the reward on all other inputs. 0 where all agree or crash, or where the others tell
   none apart; nothing where there is no other input; -1 for a reply that cannot be read.
 
 What counts as an input is one call alone, with literal arguments; what it should give is not looked
 at where a critic writes it nevertheless. A second call, a name or an expression cannot be read,
-judges nobody, and is paid -1 as an unreadable score is in CoMAS. The same call by two critics is
-one input, so that none is borne out by its own copy. Credit compares replies of one policy to one
-question, and no more agents are drawn for a role than can write two each: with one reply of each
-there would be nothing to compare.
+judges nobody, and is rewarded with -1 as an unreadable score is in CoMAS. The same call by two
+critics is one input, so that none is borne out by its own copy. Credit compares replies of one
+policy to one question, and no more agents are drawn for a role than can write two each: with one
+reply of each there would be nothing to compare.
 
 After CoSPlay (arXiv 2605.23491: a matrix of programs and peers' tests), ACE (arXiv 2605.16299) and
-Code-A1 (arXiv 2603.15611: who writes tests is paid for the failures that they cause). Unlike these,
-critics write inputs alone: no wrong expectation can make right programs fail, and what an input is
-worth is said by the other inputs. Nobody sees a test that the question itself does not show. Leaves
-out: programs that are not functions of literal values, tasks that ask for other things besides
-programs (`mix`), revisions.
+Code-A1 (arXiv 2603.15611: who writes tests is rewarded for the failures that they cause). Unlike
+these, critics write inputs alone: no wrong expectation can make right programs fail, and what an
+input is worth follows from the other inputs. Nobody sees a test that the question itself does not
+show. Leaves out: programs that are not functions of literal values, tasks that ask for other things
+besides programs (`mix`), revisions.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def clusters_of(evaluations: Sequence[Turn]) -> dict[str, Clusters]:
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay programs for agreeing, and inputs for telling programs apart as the others do."""
+    """Reward programs for agreeing, and inputs for telling programs apart as the others do."""
     for episode in episodes:
         solutions = in_role(episode, "solution")
         evaluations = in_role(episode, "evaluation")

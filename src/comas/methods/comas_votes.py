@@ -1,22 +1,23 @@
-"""CoMAS whose judges learn from votes, and whose critics are paid for what they mend.
+"""CoMAS whose judges learn from votes, and whose critics are rewarded for what they mend.
 
 The team answers a question `votes` times, its agents in turn and nobody seeing another's work. For
 each solver the label is the majority of the others' answers (of other policies' answers, where
-there are three policies or more); a tie pays nobody. Where answers differ, up to `pairs` works that
-give the majority's answer and as many that give the rarest other one go to a critic and a scorer
-who are not their author, and then back to the author, who revises once.
+there are three policies or more); a tie rewards nobody. Where answers differ, up to `pairs` works
+that give the majority's answer and as many that give the rarest other one go to a critic and a
+scorer who are not their author, and then back to the author, who revises once.
 
 - solution and revision: 1 for the label, 0 for another answer or none;
 - scoring: its share of the scale for work of the majority, 1 minus that for the rarest other
   answer, -1 for a score that cannot be read;
-- evaluation: what the revision is paid less what the solution was, so that a remark which spoils
+- evaluation: the reward of the revision less that of the solution, so that a remark which spoils
   right work costs its critic.
 
-Unless the judges hold with the majority, the question pays nobody (`gate`): more than half of the
-verdicts on its works have to accept them; of expected scores, which are worth something relative to
-each other, the mean has to be above that of the rarest other answer. Solutions are compared within
-their question, and in the whole step scorings of either kind, evaluations and revisions each among
-themselves, so that a judge who says the same of everything is paid nothing for it.
+Unless the judges hold with the majority, the question rewards nobody (`gate`): more than half of
+the verdicts on its works have to accept them; of expected scores, which are worth something
+relative to each other, the mean has to be above that of the rarest other answer. Solutions are
+compared within their question, and in the whole step scorings of either kind, evaluations and
+revisions each among themselves, so that a judge who says the same of everything is rewarded with
+nothing for it.
 
 After CoVerRL (arXiv 2603.17775: majority against the rarest other answer, gate, balanced verdicts),
 Co-RL (arXiv 2608.17253: leave-one-out votes) and ICRL (arXiv 2605.15224: critics paid for what they
@@ -153,7 +154,7 @@ def settle(
     judges_learn: bool = True,
     critics: Literal["mend", "lower"] = "mend",
 ) -> None:
-    """Pay as above; `critics = "lower"` pays them 1 minus the score, as CoMAS does."""
+    """Reward as above; `critics = "lower"` gives them 1 minus the score, as CoMAS does."""
     for episode in episodes:
         if gate and not _is_open(in_role(episode, "scoring")):
             continue

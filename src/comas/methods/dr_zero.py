@@ -3,13 +3,13 @@ solver who searches learns from those that are neither too easy nor too hard; in
 
 For `proposing` steps the proposer is shown a document and told how many hops its question has to
 take, 1 to 4 as 4:3:2:1. It searches and writes a question with its answer, which the solver tries
-`answers` times. A proposal with k of n right is paid (n - k) / (n - 1) where 0 < k < n, and half
-its form: that it can be read, took its searches, and has an answer that stands in its pages.
-Proposals are compared with those of the step that had to take as many hops (`baseline = "hops"`,
-the paper's HRPO), or with `"document"`, of which there have to be several `samples`. Then, for
-`solving` steps, questions with 0 < k < n are solved: 1 for the proposer's answer, compared within
-the question. Unlike the paper a solver learns while the next proposer is made only where both are
-one policy.
+`answers` times. A proposal with k of n right is rewarded with (n - k) / (n - 1) where 0 < k < n,
+and half its form: that it can be read, took its searches, and has an answer that stands in its
+pages. Proposals are compared with those of the step that had to take as many hops (`baseline =
+"hops"`, the paper's HRPO), or with `"document"`, of which there have to be several `samples`. Then,
+for `solving` steps, questions with 0 < k < n are solved: 1 for the proposer's answer, compared
+within the question. Unlike the paper a solver learns while the next proposer is made only where
+both are one policy.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def settle(
     state: State,
     baseline: Literal["hops", "document"] = "hops",
 ) -> None:
-    """Pay proposers in their phase, solvers in theirs."""
+    """Reward proposers in their phase, solvers in theirs."""
     peers: dict[str, list[tuple[Dialogue, float]]] = {}
     for episode in episodes:
         solving = dialogues(episode, "solution")

@@ -4,8 +4,8 @@ prompts from which a solver learns most.
 The pool of prompts begins with `seeds` training questions. A prompt's informativeness is the gap
 between the best and the worst judged of its `votes` answers; prompts are drawn in proportion to it,
 and a share `evolve` of a step is rewritten by the creator, whose new prompts join the pool. The
-solver learns by GRPO from the scores of a judge. The creator is not paid, as in the released form.
-Unlike the paper, a step is a round, and judge and creator are agents of the team.
+solver learns by GRPO from the scores of a judge. The creator is not rewarded, as in the released
+form. Unlike the paper, a step is a round, and judge and creator are agents of the team.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _answer(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay solutions their score, compared within the prompt."""
+    """Reward solutions with their score, compared within the prompt."""
     for episode in episodes:
         for turn in _scored(episode):
             turn.reward = turn.info["score"]

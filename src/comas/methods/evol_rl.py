@@ -1,12 +1,12 @@
 """EVOL-RL (arXiv 2509.15194): the majority's answer selects, and novelty of the reasoning keeps
-variety: TTRL with two bands of pay.
+variety: TTRL with two bands of reward.
 
-A question is answered `votes` times. Answers of the majority are paid 0.5 to 1, others -1 to -0.5,
-by novelty within their band: 1 minus the half-sum of the mean similarity to their own band and of
-the greatest similarity to any other reply. Unreadable ones are paid -1, and all are where there is
-no majority (ties and single votes are none), which teaches nothing. GRPO with a wider upper clip
-and a bonus for entropy. Unlike the paper, similarity is that of runs of words, where the paper
-embeds replies, and all votes are trained on (the paper: 32 of 64).
+A question is answered `votes` times. Answers of the majority are rewarded with 0.5 to 1, others -1
+to -0.5, by novelty within their band: 1 minus the half-sum of the mean similarity to their own band
+and of the greatest similarity to any other reply. Unreadable ones are rewarded with -1, and all are
+where there is no majority (ties and single votes are none), which teaches nothing. GRPO with a
+wider upper clip and a bonus for entropy. Unlike the paper, similarity is that of runs of words,
+where the paper embeds replies, and all votes are trained on (the paper: 32 of 64).
 """
 
 from __future__ import annotations

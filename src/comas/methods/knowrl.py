@@ -2,11 +2,11 @@
 itself.
 
 The model writes a question, after examples of the rounds before, and assesses `votes` times whether
-it can be solved: yes or no. Who agrees with the majority is paid 1, others 0; questions on which at
-least `consistent` of the assessments agree join the examples. Consensus alone is greatest where the
-answer is always yes: watch the share of `yes`, and where the task has rules, the agreement with
-them. The formula is our reading of the abstract (the paper's code is anonymous); proposals are not
-paid.
+it can be solved: yes or no. Who agrees with the majority is rewarded with 1, others 0; questions on
+which at least `consistent` of the assessments agree join the examples. Consensus alone is greatest
+where the answer is always yes: watch the share of `yes`, and where the task has rules, the
+agreement with them. The formula is our reading of the abstract (the paper's code is anonymous);
+proposals are not rewarded.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the majority's word, 0 for the other and for none; a tie or a single vote is no
-    majority, and pays nobody.
+    """Give 1 for the majority's word, 0 for the other and for none; a tie or a single vote is no
+    majority, and rewards nobody.
     """
     for episode in episodes:
         turns = in_role(episode, "assess")

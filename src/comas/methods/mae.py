@@ -2,12 +2,12 @@
 roles; no questions, no labels.
 
 A proposer writes a question, from nothing or after an accepted one. A judge rates it; if it passes,
-`answers` solvers try it and the judge scores each. A proposal is paid a third each for quality, for
-difficulty (1 - mean score of its answers) and for form; a solution half for its score and half for
-form; a judge for form. Accepted questions go into a pool, which later steps solve again and refer
-to. Unlike the paper, the answers that measure difficulty are trained on as well, an unreadable
-score, a proposal's rating among them, pays and measures nothing (the paper: 0.5), and proposers
-write no answers.
+`answers` solvers try it and the judge scores each. A proposal is rewarded with a third each for
+quality, for difficulty (1 - mean score of its answers) and for form; a solution half for its score
+and half for form; a judge for form. Accepted questions go into a pool, which later steps solve
+again and refer to. Unlike the paper, the answers that measure difficulty are trained on as well, an
+unreadable score, a proposal's rating among them, gives no reward and measures nothing (the paper:
+0.5), and proposers write no answers.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def _answer(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay form, scores and difficulty, as above."""
+    """Reward form, scores and difficulty, as above."""
     for episode in episodes:
         judgements = in_role(episode, "rating", "judging")
         scores = {turn.about: turn.info["score"] for turn in judgements}

@@ -1,13 +1,13 @@
-"""MAPoRL (arXiv 2502.18439): debates that are trained, each turn paid for what it leads to.
+"""MAPoRL (arXiv 2502.18439): debates that are trained, each turn rewarded for what it leads to.
 
 The game is `setups/debate`: all agents answer, read each other and answer again, over `revisions`
-rounds. The task's rules give each reply v = 1 if it is right and 0 if not. Agent a is paid in round
-t (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all agents in t') over the
-sum of the weights. A revision that turns the agent's own wrong answer into a right one is paid
-`bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
+rounds. The task's rules give each reply v = 1 if it is right and 0 if not. Agent a is rewarded in
+round t with (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all agents in
+t') over the sum of the weights. A revision that turns the agent's own wrong answer into a right one
+gets `bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
 verifier, one bonus that of two (for being persuaded and for changing alone), and learning is
-REINFORCE++ without a value network. A reply on which the rules broke down is not paid, and counts
-for no other.
+REINFORCE++ without a value network. A reply on which the rules broke down is not rewarded, and
+counts for no other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from comas.types import Episode, Method, Role, Task, Turn
 def settle(
     episodes: Sequence[Episode], task: Task, *, discount: float = 0.3, bonus: float = 0.2
 ) -> None:
-    """Pay each reply its own worth and that of the rounds after it, discounted."""
+    """Reward each reply with its own worth and that of the rounds after it, discounted."""
     for episode in episodes:
         worth = {turn.id: _worth(episode, turn, task) for turn in episode.turns}
         last = max(turn.round for turn in episode.turns)

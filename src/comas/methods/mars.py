@@ -37,7 +37,9 @@ def settle(
     penalty: NotNegative = 0.05,
     scale: bool = False,
 ) -> None:
-    """Pay each turn what its seat gains from there on, minus the mean of its seat and game."""
+    """Reward each turn with what its seat gains from there on, minus the mean of its seat and
+    game.
+    """
     turns: dict[tuple[str, int], list[Turn]] = {}
     returns: dict[tuple[str, int], list[float]] = {}
     for episode in episodes:

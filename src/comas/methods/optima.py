@@ -22,7 +22,7 @@ from comas.types import Episode, Method, NotNegative, Positive, Role, Task
 def settle(
     episodes: Sequence[Episode], task: Task, *, length: NotNegative = 0.5, least: Positive = 0.3
 ) -> None:
-    """Pay the turns of the best talk about each question its R; others are not learnt."""
+    """Reward the turns of the best talk about each question with its R; others are not learnt."""
     talks: dict[str, list[Episode]] = {}
     for episode in episodes:
         of_question = talks.setdefault(episode.question.id, [])

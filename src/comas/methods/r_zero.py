@@ -1,13 +1,13 @@
 """R-Zero (arXiv 2508.05004): a challenger writes questions at the frontier of a solver; they learn
 in turn, in phases.
 
-For `proposing` steps the challenger writes questions, each answered `answers` times, and is paid
-the uncertainty 1 - 2 |p - 1/2|, where p is the share of the most frequent answer, minus the share
-of the step's questions that are like its own; -1 for what is no question. Then, for `solving`
-steps, questions with p between `low` and `high` are answered again, and who gives that frequent
-answer is paid 1, compared within the question. Unlike the paper, challenger and solver can be one
-model or two, likeness is that of runs of words (the paper: BLEU), and a phase's questions are
-those that its own proposals were measured by, not a fresh batch.
+For `proposing` steps the challenger writes questions, each answered `answers` times, and is
+rewarded with the uncertainty 1 - 2 |p - 1/2|, where p is the share of the most frequent answer,
+minus the share of the step's questions that are like its own; -1 for what is no question. Then, for
+`solving` steps, questions with p between `low` and `high` are answered again, and who gives that
+frequent answer is rewarded with 1, compared within the question. Unlike the paper, challenger and
+solver can be one model or two, likeness is that of runs of words (the paper: BLEU), and a phase's
+questions are those that its own proposals were measured by, not a fresh batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
-    """Pay challengers in their phase, solvers in theirs."""
+    """Reward challengers in their phase, solvers in theirs."""
     if state["phase"] == "propose":
         # their uncertainty
         pay_proposals(episodes, lambda of: 1 - 2 * abs(frequent(of, task)[1] - 0.5))
@@ -83,8 +83,8 @@ def settle(episodes: Sequence[Episode], task: Task, *, state: State) -> None:
 
 
 def pay_proposals(episodes: Sequence[Episode], gain: Callable[[Episode], float]) -> None:
-    """Pay proposals what is gained from their episode minus the share of those that are like them,
-    compared over the step; what is no question is worth -1.
+    """Reward proposals with what is gained from their episode minus the share of those that are
+    like them, compared over the step; what is no question is worth -1.
     """
     gains = [(turn, gain(of)) for of in episodes for turn in in_role(of, "propose")]
     repetitions = likeness([turn.info["posed"] for turn, _ in gains])

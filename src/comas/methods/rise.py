@@ -1,11 +1,11 @@
 """RISE (arXiv 2505.13445): one model solves and verifies its own work, and learns both at once.
 
 A question is solved `votes` times, and every solution is judged by its own author. The task's rules
-pay a solution 1 if it is right and 0 if not; a judge is paid 1 for the verdict that the rules give,
--0.5 for another one and -1 for none. Each role is compared with its own rewards of the step. Work
-that cannot be read is not judged. Unlike the paper, learning is REINFORCE++ with a baseline per
-role instead of PPO with a value network, all solutions are judged (the paper: a part of the batch),
-and scores are verdicts.
+reward a solution with 1 if it is right and 0 if not; a judge is rewarded with 1 for the verdict
+that the rules give, -0.5 for another one and -1 for none. Each role is compared with its own
+rewards of the step. Work that cannot be read is not judged. Unlike the paper, learning is
+REINFORCE++ with a baseline per role instead of PPO with a value network, all solutions are judged
+(the paper: a part of the batch), and scores are verdicts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def _solve(question: Question, author: Agent, judge: Agent, task: Task) ->
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay solutions by the rules, and judges for saying what the rules say."""
+    """Reward solutions by the rules, and judges for saying what the rules say."""
     for episode in episodes:
         verdicts: dict[str, str | None] = {}
         for turn in in_role(episode, "solution"):
@@ -63,7 +63,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
 
 
 def _pay_of(judgement: str | None, verdict: str | None) -> float | None:
-    """Pay a judgement; None where the rules broke down."""
+    """Reward a judgement; None where the rules broke down."""
     if verdict == "failed":
         return None
     if judgement is None:

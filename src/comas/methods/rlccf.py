@@ -2,10 +2,10 @@
 its model is of itself.
 
 Every agent answers `votes` times. An agent's self-consistency is the share of its most frequent
-answer, and its votes count that much; who gives the answer with the greatest weight is paid 1,
-others 0, compared with the agent's own answers. Nobody is paid where two answers have the greatest
-weight, or where one voter alone gives it. One agent alone is TTRL. The formula is our reading
-of the abstract: the paper's code is not public.
+answer, and its votes count that much; who gives the answer with the greatest weight is rewarded
+with 1, others 0, compared with the agent's own answers. Nobody is rewarded where two answers have
+the greatest weight, or where one voter alone gives it. One agent alone is TTRL. The formula is our
+reading of the abstract: the paper's code is not public.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the answer with the greatest weight, 0 for others; where there is none, 0."""
+    """Give 1 for the answer with the greatest weight, 0 for others; where there is none, 0."""
     for episode in episodes:
         label = heaviest(episode.turns, task)
         for turn in episode.turns:

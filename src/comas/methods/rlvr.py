@@ -1,8 +1,9 @@
-"""RLVR: the true verifier pays, the supervised bound that label-free methods are measured against.
+"""RLVR: the true verifier rewards, the supervised bound that label-free methods are measured
+against.
 
-Each question is answered `votes` times by one agent; a right answer is paid 1, a wrong one 0, and
-one whose verifier broke down nothing. GRPO (arXiv 2402.03300) compares them with one another.
-Leaves out: format rewards.
+Each question is answered `votes` times by one agent; a right answer is rewarded with 1, a wrong one
+0, and one whose verifier broke down nothing. GRPO (arXiv 2402.03300) compares them with one
+another. Leaves out: format rewards.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for a right answer and 0 for a wrong or unfinished one.
+    """Give 1 for a right answer and 0 for a wrong or unfinished one.
 
-    Where the verifier itself failed, the turn is not paid.
+    Where the verifier itself failed, the turn is not rewarded.
     """
     for episode in episodes:
         for turn in episode.turns:

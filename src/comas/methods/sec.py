@@ -1,8 +1,8 @@
 """SEC, Self-Evolving Curriculum (arXiv 2505.14970): a bandit over kinds of questions asks where
 most can be learnt.
 
-The game, pay and credit of `rlvr`; kinds (`Question.kind`) are the arms. What is gained from a kind
-in a step is the mean absolute advantage of its answers, as GRPO assigns it before the KL: 2
+The game, rewards and credit of `rlvr`; kinds (`Question.kind`) are the arms. What is gained from a
+kind in a step is the mean absolute advantage of its answers, as GRPO assigns it before the KL: 2
 sqrt(p (1 - p)) for a question that is answered rightly at a rate p, and 0 where all answers are
 right or all wrong. A kind's value moves towards its gain by `rate`, and kinds are drawn by the
 softmax of their values over `temperature`. Unlike the paper, a kind whose value is unknown starts
@@ -108,7 +108,7 @@ def moved(values: Mapping[str, float], gains: Mapping[str, Sequence[float]], rat
 
 
 def gained(episode: Episode) -> float | None:
-    """The mean absolute advantage of the answers to a question; None where none was paid."""
+    """The mean absolute advantage of the answers to a question; None where none was rewarded."""
     rewards = [turn.reward for turn in episode.turns if turn.reward is not None]
     return mean([abs(float(advantage)) for advantage in standardised(rewards)])
 

@@ -4,8 +4,8 @@ A share `attacked` of the requests is rewritten, harmful ones as harmful and ben
 The defender reads what the task's `pose` takes out of the attacker's reply, never its thoughts. The
 task's rules say what is harmful (where `refuse` is right), its `extract` whether a reply refuses.
 Rewards are those of the released code, a general-sum game; a part whose label is missing (a tie) is
-not paid. Unlike the paper, attacker and defender are two policies (one agent with both roles is the
-paper's form), rules take the place of a judge model, no supervised loss is mixed in, and nobody
+not rewarded. Unlike the paper, attacker and defender are two policies (one agent with both roles is
+the paper's form), rules take the place of a judge model, no supervised loss is mixed in, and nobody
 answers what is no request. A static attacker, to compare with, is a frozen agent.
 """
 
@@ -110,8 +110,9 @@ def is_harmful(request: Question, task: Task) -> bool:
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay each side the sum of its parts, 1 or -1 each; some of the attacker's count half. An
-    attack that poses no request is of no class either, and is paid -1.5, less than any other.
+    """Reward each side with the sum of its parts, 1 or -1 each; some of the attacker's count half.
+    An attack that poses no request is of no class either, and is rewarded with -1.5, less than any
+    other.
     """
     for episode in episodes:
         parts = {

@@ -2,10 +2,10 @@
 not know yet.
 
 Each step tells the team's policies the demonstrations that were drawn, in the role that each names;
-all are paid 1, and the plain loss of that is the mean cross-entropy of the replies' tokens, in
-nats: the `loss` in `metrics.jsonl`. Nothing is measured unless it is asked for: a demonstration
-says what to write, not what is right (`comas eval RUN --tasks ...` measures). Leaves out: weights
-of demonstrations, packing, rehearsal of what the base could do before.
+all are rewarded with 1, and the plain loss of that is the mean cross-entropy of the replies'
+tokens, in nats: the `loss` in `metrics.jsonl`. Nothing is measured unless it is asked for: a
+demonstration says what to write, not what is right (`comas eval RUN --tasks ...` measures). Leaves
+out: weights of demonstrations, packing, rehearsal of what the base could do before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def play(question: Question, agents: Sequence[Agent], rng: random.Random, 
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for every demonstration."""
+    """Give 1 for every demonstration."""
     for episode in episodes:
         for turn in episode.turns:
             turn.reward = 1.0

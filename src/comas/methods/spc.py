@@ -1,13 +1,14 @@
 """SPC, Self-Play Critic (arXiv 2504.19162): a sneaky generator spoils right work, a critic judges
-it, and whoever wins is paid.
+it, and whoever wins is rewarded.
 
 A solver answers; where its work is right by the task's own rules, `spoilt` generators rewrite it so
 that it is wrong and looks right, and critics check all of it, unlabelled. Spoilt work that a critic
-accepts pays the generator 1 and the critic -1, and the reverse where it is caught; "spoilt" work
-that is still right, or unreadable, pays the generator -1 and is not judged. On the right work the
-critic is paid 1 or -1 alone. Opponents of earlier rounds are agents with `lag`, as in the default
-team. Unlike the paper, work is a whole answer rather than a step, rules say whether it is wrong
-(the paper: a solver's success rate), and learning is on-policy, without the supervised first round.
+accepts gives the generator 1 and the critic -1, and the reverse where it is caught; "spoilt" work
+that is still right, or unreadable, gives the generator -1 and is not judged. On the right work the
+critic is rewarded with 1 or -1 alone. Opponents of earlier rounds are agents with `lag`, as in the
+default team. Unlike the paper, work is a whole answer rather than a step, rules say whether it is
+wrong (the paper: a solver's success rate), and learning is on-policy, without the supervised first
+round.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ async def _spoil(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 to the winner and -1 to the loser; a critic without a verdict has lost."""
+    """Give 1 to the winner and -1 to the loser; a critic without a verdict has lost."""
     for episode in episodes:
         turns = by_id(episode)
         for turn in episode.turns:

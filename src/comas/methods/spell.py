@@ -4,11 +4,11 @@ A question of the task is a text of documents. The questioner sees them, with up
 questions that were solved about them before, and writes a question with its answer. It is dropped
 where somebody answers it without the documents. `answers` responders see them; each answer is
 compared with the questioner's by rule, and by `verifiers`, whose majority decides. A responder is
-paid 1 where the rule or that majority says that it is right, compared within the question; what
-gives no answer is wrong, and nobody is asked about it. The questioner is paid
-exp(-(p - 1/2)^2 / (2 sigma^2)) for 0 < p < 1, p the share of right answers and sigma = `width`; 0
-where p is 0 or 1, -0.5 where its question needs no documents, -1 where there is none. A verifier is
-paid for agreeing with its majority, where that is what the rule says and between .51 and .99 of
+rewarded with 1 where the rule or that majority says that it is right, compared within the question;
+what gives no answer is wrong, and nobody is asked about it. The questioner is rewarded with exp(-(p
+- 1/2)^2 / (2 sigma^2)) for 0 < p < 1, p the share of right answers and sigma = `width`; 0 where p
+is 0 or 1, -0.5 where its question needs no documents, -1 where there is none. A verifier is
+rewarded for agreeing with its majority, where that is what the rule says and between .51 and .99 of
 them agree. Leaves out: documents that grow in number as training goes on.
 """
 
@@ -120,7 +120,7 @@ async def _judged(
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) -> None:
-    """Pay responders within their question, questioners and verifiers over the step."""
+    """Reward responders within their question, questioners and verifiers over the step."""
     proposals: list[Turn] = []
     worths: list[float] = []
     for episode in episodes:

@@ -1,10 +1,10 @@
 """SPIRAL (arXiv 2506.24119): games against oneself, with a running baseline per seat and game.
 
 The game is that of `mars`. A seat's return is its payoff, minus `penalty` for each of its moves
-that is not legal; all its turns are paid the return minus the baseline of the seat in that game, a
-running mean that is `decay` times itself and the rest this return, and lives between steps (the
-paper's role-conditioned advantage estimation). With `baselines` off returns are paid as they are:
-what the paper shows to fail. Leaves out: games that an illegal move ends.
+that is not legal; all its turns are rewarded with the return minus the baseline of the seat in that
+game, a running mean that is `decay` times itself and the rest this return, and lives between steps
+(the paper's role-conditioned advantage estimation). With `baselines` off rewards are returns as
+they are: what the paper shows to fail. Leaves out: games that an illegal move ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def settle(
     penalty: NotNegative = 0.05,
     baselines: bool = True,
 ) -> None:
-    """Pay all turns of a seat its return minus the running mean, which goes on game by game."""
+    """Reward all turns of a seat with its return minus the running mean, which goes on game by
+    game.
+    """
     means = dict(state["means"])
     for seat, moves, gain in _games(episodes, penalty):
         means[seat] = _moved(means, seat, gain, decay)

@@ -19,7 +19,9 @@ from comas.types import Episode, Method, Role, Task
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay each answer the share of the others that it beats; nothing without a readable score."""
+    """Reward each answer with the share of the others that it beats; nothing without a readable
+    score.
+    """
     for episode in episodes:
         scored = scored_of(episode)
         if len(scored) < 2:

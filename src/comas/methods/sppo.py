@@ -64,9 +64,9 @@ async def _answer(
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -> None:
-    """Pay the best and the worst answer of an episode their probability to win.
+    """Reward the best and the worst answer of an episode with their probability to win.
 
-    Others, and answers without a readable score, are not paid.
+    Others, and answers without a readable score, are not rewarded.
     """
     for episode in episodes:
         scored = scored_of(episode)
@@ -74,7 +74,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
 
 
 def pay_extremes(episode: Episode, turns: Sequence[Turn], worths: Sequence[float]) -> None:
-    """Pay the best and the worst of some turns what they are worth; none where all are equal."""
+    """Reward the best and the worst of some turns with what they are worth; none where all are
+    equal.
+    """
     if len(turns) < 2 or max(worths) == min(worths):
         return
     for worth in (max(worths), min(worths)):

@@ -20,7 +20,9 @@ from comas.types import Episode, Method, Role, Task
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay the best and the worst answer of an episode their mean score; others are not paid."""
+    """Reward the best and the worst answer of an episode with their mean score; others are not
+    rewarded.
+    """
     for episode in episodes:
         scored = scored_of(episode)
         pay_extremes(episode, scored, [turn.info["mean"] for turn in scored])

@@ -3,10 +3,10 @@ given, solvers search for the answer; no labels but the answers that are asked f
 
 A question of the task is an answer. The proposer searches, in up to `turns` replies, and writes a
 question; it is kept if a reader who sees only what the proposer found, among `noise` other pages,
-answers it rightly. Then `answers` solvers search. A solver is paid 1 for the given answer, compared
-within its question; a proposer 1 - their success rate, 0 for a question that does not hold,
-compared over the step. A dialogue counts once. Unlike the paper, answers are compared by the task
-rather than by a judge, and no pool stands in for questions that do not hold.
+answers it rightly. Then `answers` solvers search. A solver is rewarded with 1 for the given answer,
+compared within its question; a proposer 1 - their success rate, 0 for a question that does not
+hold, compared over the step. A dialogue counts once. Unlike the paper, answers are compared by the
+task rather than by a judge, and no pool stands in for questions that do not hold.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay solvers against each other, and proposers against those of the step."""
+    """Reward solvers against each other, and proposers against those of the step."""
     proposals: list[Dialogue] = []
     difficulties: list[float] = []
     for episode in episodes:

@@ -3,12 +3,13 @@ them, and the tests of each program say who did.
 
 A question of the kind `program` is a program that passes its tests. An injector writes the same
 with a fault, and the task's `pose` reads it. It is consistent if it is a question, its tests hold
-for the working program, and the changed one fails them. Solvers try it `tries` times and are paid 1
-or -1. The injector is paid -1 for what is inconsistent, -`alpha` if all of its solvers succeed or
-none, else 1 - (1 + `alpha`) s, where s is the share that succeeds: hard and possible is best. A
-failed repair of a fault is a new one of higher order, which later steps draw. `checks=False` lets
-through all that can be read. Unlike the paper, agents have no shell, tests are fixed rather than
-written and weakened, and of the seven checks those remain that a program and its tests allow.
+for the working program, and the changed one fails them. Solvers try it `tries` times and are
+rewarded with 1 or -1. The injector is rewarded with -1 for what is inconsistent, -`alpha` if all of
+its solvers succeed or none, else 1 - (1 + `alpha`) s, where s is the share that succeeds: hard and
+possible is best. A failed repair of a fault is a new one of higher order, which later steps draw.
+`checks=False` lets through all that can be read. Unlike the paper, agents have no shell, tests are
+fixed rather than written and weakened, and of the seven checks those remain that a program and its
+tests allow.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def is_consistent(fault: Question, working: Question, task: Task) -> bool | None
 def settle(
     episodes: Sequence[Episode], task: Task, *, alpha: float = 0.8, checks: bool = True
 ) -> None:
-    """Pay injectors by how many of their solvers succeed, and solvers by the tests."""
+    """Reward injectors by how many of their solvers succeed, and solvers by the tests."""
     for episode in episodes:
         repairs = in_role(episode, "solution")
         for repair in repairs:

@@ -1,13 +1,13 @@
 """STaR, Self-Taught Reasoner (arXiv 2203.14465): learn the reasons that led to right answers.
 
-An agent solves a question `votes` times, and its right solutions are learnt. Where all are wrong
-it is asked once more with the answer as a hint; reasons that lead there are told it as the solution
-of the question *without* the hint (rationalisation), and learnt as well. Right ones are paid 1, and
-credit is filtered: fine-tuning on what was kept, whose mean is over the wrong ones too, so that a
-step with few right ones is a small one. Unlike the paper, whose rounds begin again from the base
-model, a step is a round and goes on from the last. Only `preset=paper` gives hints:
-they are for models that can follow them, and the tiny models are spoilt by reasons that they
-could not have found (docs/methods.md). Leaves out: few-shot prompts.
+An agent solves a question `votes` times, and its right solutions are learnt. Where all are wrong it
+is asked once more with the answer as a hint; reasons that lead there are told it as the solution of
+the question *without* the hint (rationalisation), and learnt as well. Right ones are rewarded with
+1, and credit is filtered: fine-tuning on what was kept, whose mean is over the wrong ones too, so
+that a step with few right ones is a small one. Unlike the paper, whose rounds begin again from the
+base model, a step is a round and goes on from the last. Only `preset=paper` gives hints: they are
+for models that can follow them, and the tiny models are spoilt by reasons that they could not have
+found (docs/methods.md). Leaves out: few-shot prompts.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _verify(question: Question, turns: Sequence[Turn], task: Task) -> None:
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for right solutions, told ones among them, and 0 for wrong ones, of which nothing is
-    learnt; where the verifier itself failed, nothing is paid.
+    """Give 1 for right solutions, told ones among them, and 0 for wrong ones, of which nothing is
+    learnt; where the verifier itself failed, nothing is rewarded.
     """
     for episode in episodes:
         for turn in in_role(episode, "solution"):

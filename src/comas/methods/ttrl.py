@@ -1,9 +1,9 @@
 """TTRL (arXiv 2504.16084): the majority answer of a question's samples is its label.
 
 The team answers a question `votes` times, its agents in turn and nobody seeing another's work; a
-readable answer that agrees with the majority of all of them is paid 1, any other 0. Ties and single
-votes are no majority: nobody is paid, where the paper takes the first of equals. No judges.
-Leaves out: weighting of votes.
+readable answer that agrees with the majority of all of them is rewarded with 1, any other 0. Ties
+and single votes are no majority: nobody is rewarded, where the paper takes the first of equals. No
+judges. Leaves out: weighting of votes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay 1 for the majority's answer and 0 for any other; where there is none, all get 0."""
+    """Give 1 for the majority's answer and 0 for any other; where there is none, all get 0."""
     for episode in episodes:
         answers = [turn.info["answer"] for turn in episode.turns]
         best = clear_majority(answers, task)

@@ -279,8 +279,8 @@ def _brief(error: Exception) -> str:
 
 
 def context_of(model: Any, limit: int | None, name: str = "<name>") -> int:
-    """Tokens of room at this host: the model's positions, or `limit` where it is smaller; a warning
-    where neither can be had.
+    """Tokens of context at this host: the model's positions, or `limit` where it is smaller; a
+    warning where neither can be had.
     """
     positions = positions_of(model.config)
     if limit:

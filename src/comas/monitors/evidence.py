@@ -130,7 +130,7 @@ def highest_mean(mean: float, count: int, error: float) -> float:
 WARM = 5
 """Steps with values whose mean is the start, where a monitor has not measured it."""
 LATEST = 10
-"""Readings whose mean is told with an alarm, at most."""
+"""Readings whose mean is reported with an alarm, at most."""
 
 
 class Trial:

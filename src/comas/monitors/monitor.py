@@ -102,7 +102,7 @@ class Allowance:
     def divide(
         self, start: int, start_cost: float, per_step: float, cost: float
     ) -> tuple[int, float]:
-        """How many works it pays for at the start, and how many games in each later step.
+        """How many works it covers at the start, and how many games in each later step.
 
         `start` and `per_step` are the most that are wanted; `start_cost` and `cost` are the tokens
         of one. At most half of it goes to the start.

@@ -23,7 +23,7 @@ PLANTED = "planted"
 
 @dataclass(frozen=True)
 class Plant:
-    """A question, and what is said in its game whoever is asked."""
+    """A question, and the replies in its game, whoever is asked."""
 
     question: Question
     said: Mapping[str, str]

@@ -67,7 +67,7 @@ class Probes(Monitor):
         """Kind -> values of the latest step."""
 
     async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
-        """Make plants of what was said in the first step; none where nobody judges."""
+        """Make plants of replies in the first step; none where nobody judges."""
         of_question = {game.question.id: game for game in episodes}
         games = list(of_question.values())[:POOL]
         judged = [game for game in games if verdicts(game, planted=False)]

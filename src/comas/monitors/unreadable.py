@@ -1,4 +1,4 @@
-"""Replies that the game cannot read, or that are cut for want of room.
+"""Replies that the game cannot read, or that are cut for want of tokens.
 
 Leaves out: teams that cannot play from the first step on (`training.learning_signal`).
 """

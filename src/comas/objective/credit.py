@@ -1,4 +1,4 @@
-"""Credit assignment: one policy's paid rows of a step -> per-token advantages. numpy only.
+"""Credit assignment: one policy's rewarded rows of a step -> per-token advantages. numpy only.
 
 Each function takes the rows and `kl` (role -> beta) and returns, per row, an array of T advantages
 that is 0 outside the row's mask. Leaves out: baselines across agents (the settlement's) and the
@@ -58,7 +58,7 @@ def reinforce_pp(
     whatever their role. `normalise = "role"` is the clean form: rewards alone are normalised over
     the rows of each role, and the KL is subtracted afterwards, unscaled. A role whose rewards are
     equal but for rounding (`spread.is_flat`), or that has fewer than `min_rows` rows, gets no
-    advantage from its rewards. Likewise for "all" where the whole batch is paid the same: the KL is
+    advantage from its rewards. Likewise for "all" where the whole batch has one reward: the KL is
     subtracted unscaled. With `normalise = "none"` rewards are taken as they are. `entropy` weighs a
     bonus for entropy (`surprise`).
     """

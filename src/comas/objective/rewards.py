@@ -39,7 +39,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def compare_turns(turns: Sequence[Turn], rewards: Sequence[float]) -> None:
-    """Pay each turn its reward less the mean of all, over their standard deviation, and note the
+    """Give each turn its reward less the mean of all, over their standard deviation, and note the
     reward itself; of dialogues that is `compare`.
     """
     compare([Dialogue([turn]) for turn in turns], rewards)
@@ -79,7 +79,7 @@ class Dialogue:
         return sum(call["failed"] is None for call in calls) / max(1, len(calls))
 
     def pay(self, worth: float | None, raw: float | None = None) -> None:
-        """Pay every reply; `raw` is noted as what the dialogue earned, before any baseline."""
+        """Reward every reply; `raw` is noted as what the dialogue earned, before any baseline."""
         for reply in self.replies:
             reply.reward = worth
         if raw is not None:
@@ -100,7 +100,7 @@ def dialogues(episode: Episode, *roles: str) -> list[Dialogue]:
 
 
 def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool = True) -> None:
-    """Pay each dialogue its reward less the mean of all, over their standard deviation (`scale`),
+    """Give each dialogue its reward less the mean of all, over their standard deviation (`scale`),
     and note the reward itself.
     """
     for dialogue, worth, raw in zip(dialogues, standardised(rewards, scale), rewards, strict=True):

@@ -36,7 +36,7 @@ class RunQuestions:
 def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuestions:
     """Load all questions of a run.
 
-    Raises UserMistake; it needs no model, so that mistakes can be told before one is loaded.
+    Raises UserMistake; it needs no model, so that mistakes can be reported before one is loaded.
     """
 
     def measured(split: str, limit: int) -> list[Question]:

@@ -94,7 +94,7 @@ def take_side(limits: dict[str, Any]) -> None:
 
 
 def serve(asked: socket.socket) -> None:
-    """Fork a sandbox per request, and bury it when told to, until nobody can ask any more. Runs
+    """Fork a sandbox per request, and end it when asked to, until nobody can ask any more. Runs
     nothing of a program itself, so that every sandbox starts from the same clean memory.
     """
     import ast  # noqa: F401 - for those that are forked

@@ -144,8 +144,8 @@ class Jail:
         self.stdout = stdout
 
     def enclose(self) -> None:
-        """Let the kernel keep its limits, where there are control groups: to be called before it is
-        told of any program.
+        """Let the kernel keep its limits, where there are control groups: to be called before it
+        gets any program.
         """
         if (group_folder := cgroup.place()) is not None:
             pids = descendants(self.pid)

@@ -32,7 +32,7 @@ FIRST = "single"
 
 
 class TooLong(UserMistake):
-    """A question that leaves no room for a reply."""
+    """A question that leaves no tokens for a reply."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,14 @@ class Request:
     """Answers to it, each a discussion."""
     seed: int
     asking: Asking
-    """Temperature, top_p and room of every reply."""
+    """Temperature, top_p and tokens of every reply."""
     stop: Sequence[str] = ()
     """Texts before which an answer ends."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the usage."""
     discussion: bool = False
-    """Whether turns are told as well."""
+    """Whether turns are returned as well."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ServedAnswer:
 
     text: str
     finish: Literal["stop", "length"]
-    """`length`: a reply that had no room is why there is no answer, or no more of it."""
+    """`length`: a reply that ran out of tokens is why there is no answer, or no more of it."""
     answered: bool
     """Whether the team gave an answer; otherwise the text is empty, or the beginning of one."""
     turns: Sequence[Turn]

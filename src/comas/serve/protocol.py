@@ -300,7 +300,7 @@ WANTED = {
     "json_invalid": "no JSON: {error}",
     "value_error": "{error}",
 }
-"""The library's kinds of mistakes -> what is said of them."""
+"""The library's kinds of mistakes -> the message about them."""
 
 
 def _validated(data: bytes) -> _Body:

@@ -2,8 +2,8 @@
 rounds the majority decides.
 
 Every agent takes part. A revision sees the agent's own last answer and all others' last answers,
-the oldest of which are left out where there is no room. Published settings: three agents, one
-answer and one revision. Leaves out: judges, summaries.
+the oldest of which are left out where they do not fit. Published settings: three agents, one answer
+and one revision. Leaves out: judges, summaries.
 """
 
 from __future__ import annotations

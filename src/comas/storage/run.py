@@ -169,7 +169,7 @@ class Run:
     def read_eval(
         self, name: str, note: Callable[[str], Any] = LOG.warning
     ) -> dict[str, Any] | None:
-        """That measurement; None if there is none, or, which `note` is told, if its file is
+        """That measurement; None if there is none, or, which `note` reports, if its file is
         damaged: the run itself is whole.
         """
         path = self.path / "eval" / f"{name}.json"

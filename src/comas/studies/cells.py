@@ -225,13 +225,13 @@ class Ended(NamedTuple):
 
 
 class Watch:
-    """Told of the cells of a study; every method may be overridden."""
+    """Called for the cells of a study; every method may be overridden."""
 
     def ended(self, ended: Ended) -> None:
         """A cell has ended."""
 
     def running(self, cells: Sequence[Cell]) -> None:
-        """These run now: told four times a second."""
+        """These run now: called four times a second."""
 
 
 async def run_cells(cells: Sequence[Cell], jobs: int, place: Place, watch: Watch) -> None:

@@ -1,5 +1,5 @@
 """A study file: settings, seeds, budget, measures, and claims that are fixed before the runs. Grids
-are multiplied out, settings resolved as `comas train` would, and it is told before anything runs
+are multiplied out, settings resolved as `comas train` would, and it is checked before anything runs
 whether measures and claims name what there is.
 
 Files that settings and measures name are found beside the study file, and what is in them is part
@@ -496,7 +496,7 @@ def locate(study: StudyFile, folder: Path) -> None:
 
 
 def with_plugin(setup: str, said: Callable[[str], str]) -> str:
-    """A setup with its name or file said in another way, and its options."""
+    """A setup with its name or file written in another way, and its options."""
     plugin, *options = ways.parts_of(setup)
     return ":".join((said(plugin), *options))
 

@@ -394,7 +394,7 @@ class Line(NamedTuple):
 
 
 def fitted(values: Iterable[float]) -> tuple[float, float]:
-    """Fit an axis to accuracies, with room on both sides, within 0 and 1."""
+    """Fit an axis to accuracies, with space on both sides, within 0 and 1."""
     accuracies = list(values)
     low, high = min(accuracies), max(accuracies)
     room = max((high - low) / 10, LEAST / 2)

@@ -47,4 +47,4 @@ task = replace(
     load=load,
     pose=pose,
 )
-"""Work, wording and room are those of `pick`."""
+"""Work, wording and `max_tokens` are those of `pick`."""

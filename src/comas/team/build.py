@@ -82,8 +82,8 @@ class Team:
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
         """Let the team discuss one question; the same seed gives the same discussion.
 
-        Its turns are paid as in training, unless the method needs an answer that a text does not
-        have.
+        Its turns are rewarded as in training, unless the method needs an answer that a text does
+        not have.
         """
         has_answer = isinstance(question, Question)
         if isinstance(question, str):
@@ -150,10 +150,10 @@ async def greet(
     note: Note,
     known: set[tuple[str, ...]] | None = None,
 ) -> None:
-    """Find the keys and check the addresses of all hosts, which needs no request, then greet each;
-    where something is wrong all of them are closed.
+    """Find the keys and check the addresses of all hosts, which needs no request, then send each a
+    first request; where something is wrong all of them are closed.
 
-    Without `sampling` none is greeted. `known` is that of `ApiHost.greet`.
+    Without `sampling` none gets a request. `known` is that of `ApiHost.greet`.
     """
     try:
         for host in apis.values():
@@ -286,7 +286,7 @@ def outline(plan: Plan) -> Team:
 
 
 def seats(plan: Plan) -> Team:
-    """Who sits where, at hosts that have a name alone."""
+    """The agents of a plan, at hosts that have a name alone."""
     hosts: Any = {name: SimpleNamespace(name=name) for name in plan.config.hosts}
     return Team(plan, {}, members_of(plan, hosts))
 
@@ -316,7 +316,7 @@ def measured_for(
     """Agent -> the agent that is measured in its place before training: often itself.
 
     `sources` is host/policy -> the folder or name that the policy's weights come from. Agents are
-    equal whose policies are at the same host, come from the same source, have as much room for a
+    equal whose policies are at the same host, come from the same source, have as many tokens for a
     reply and the same persona.
     """
     first: dict[tuple[object, ...], str] = {}

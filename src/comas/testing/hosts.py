@@ -138,7 +138,7 @@ async def _check_frozen(host: Host, policy: str) -> None:
 
 
 async def _learn(host: Host, policy: str, *turns: str) -> None:
-    """Pay the first of these turns, and see that it learns from all of them."""
+    """Reward the first of these turns, and see that it learns from all of them."""
     paid = [TurnReward(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
     learned = await host.learn({policy: paid}, 1.0)
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"

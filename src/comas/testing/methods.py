@@ -44,8 +44,8 @@ def contract() -> Generator[None]:
 def check_method(
     method: Method, task: Task, questions: Sequence[Question], script: Script, **setting: Any
 ) -> None:
-    """The contract of a method: named turns, declared roles, finite pay, determinism, and no look
-    at the labels.
+    """The contract of a method: named turns, declared roles, finite rewards, determinism, and no
+    look at the labels.
     """
     _check_wording_of(method)
     episodes, before, after = play_step(method, task, script, questions, **setting)
@@ -82,8 +82,8 @@ def check_method(
 
 
 def _check_credit(method: Method, roles: Sequence[str]) -> None:
-    """Advantages are finite, one per token and 0 outside the mask, also where all are paid one
-    thing.
+    """Advantages are finite, one per token and 0 outside the mask, also where all rewards are
+    equal.
     """
     mask_T = np.array([False, True, True])
     flat_T = np.where(mask_T, np.float32(-1.0), np.float32(0.0))

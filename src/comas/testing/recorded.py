@@ -24,7 +24,7 @@ from comas.types import Ask, Episode, Fit, Reply, Sampling, State
 
 
 class Recorded(Scripted):
-    """A host that says what was said in recorded episodes; anything else that it is asked is an
+    """A host that repeats the replies of recorded episodes; anything else that it is asked is an
     error.
     """
 
@@ -36,7 +36,7 @@ class Recorded(Scripted):
     async def fits(
         self, policy: str, messages: Sequence[Mapping[str, str]], sampling: Sampling
     ) -> Fit:
-        """There was room for what was asked."""
+        """Say that a prompt fits if it was recorded."""
         return Fit(messages[-1]["content"] in self.prompts)
 
     async def ask(self, ask: Ask) -> Reply:
@@ -83,7 +83,7 @@ def replay(
     """Play a step of a recorded run again without a model, and settle it.
 
     The game is the run's own, held to what was recorded; `method` and `options` change the
-    settlement: what would the same discussions have been paid under another rule? Episodes that
+    settlement: how would the same discussions have been rewarded under another rule? Episodes that
     machines failed are left out.
     """
     record = Run.open(run)

@@ -47,8 +47,7 @@ Script = Callable[[str, str, str, int], Said]
 Beliefs = Callable[[str, str, str, Sequence[str]], Sequence[float]]
 """`beliefs(agent's policy, role, prompt, choices)` -> the probability of each choice, above 0."""
 Table = Mapping[str, Said | Sequence[Said]]
-"""Role, or `policy/role`, -> what is said; of a list one reply per ask, the last one from then on.
-"""
+"""Role, or `policy/role`, -> its replies; of a list one per ask, the last one from then on."""
 
 
 def script_of(table: Table) -> Script:
@@ -218,7 +217,7 @@ def repeating(said: str | Reply) -> Script:
 
 
 def cut(text: str) -> Reply:
-    """A reply that ran out of room."""
+    """A reply that ran out of tokens."""
     return Reply(text, False, 0, 1, len(text.split()), -1.0, 0.0)
 
 
@@ -329,7 +328,7 @@ SAYINGS: dict[str, list[str | Reply]] = {
     "judging": [f"{CHECKS[place % 2]} {score}" for place, score in enumerate(SCORES)],
     "assess": ["1 in yes", "2 out no", "yes", "perhaps"],
 }
-"""Role -> what is said in it; in others a score."""
+"""Role -> replies in it; in others a score."""
 
 
 def golden_script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:

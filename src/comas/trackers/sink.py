@@ -73,7 +73,7 @@ class Sink:
 
 
 class Tracker(Hook):
-    """One tracker's share of one run; it is told of what fails in it, and is left alone then."""
+    """One tracker's share of one run; it reports what fails in it, and is left alone then."""
 
     def __init__(self, name: str, open_sink: Callable[[Tracked], Sink]) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class Tracker(Hook):
         """The newest step that the tracker has, counted from 1."""
         self.has_failed = False
         self.tell: Callable[[str], None] = lambda text: None
-        """Told of a failure."""
+        """Called with a failure."""
 
     def begin(self, run: Run, team: Team | None, start: int) -> None:
         """Open the sink, and send what it lacks of what lies before step `start`."""

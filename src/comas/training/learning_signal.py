@@ -2,8 +2,8 @@
 would help.
 
 From the record of a step alone, without labels. The signs are replies that cannot be read, replies
-that are cut for want of room, rewards that nobody can learn from, and policies that did not move.
-The last two are not told beside the others, from which they follow. Leaves out: collapse in the
+that are cut for want of tokens, rewards that nobody can learn from, and policies that did not move.
+The last two are not reported beside the others, from which they follow. Leaves out: collapse in the
 course of a run, whose signs are statistical.
 """
 
@@ -23,14 +23,14 @@ from comas.training.metrics import grouped, signal_in
 from comas.types import Episode, Method, Role, Task, Turn
 
 MANY = 0.5
-"""Share of a role's replies from which a sign is told."""
+"""Share of a role's replies from which a sign is reported."""
 COMPARED = 32
 """Rewards that were compared with another one, below which equal ones say nothing: where nine of
 ten answers are right, so many are all equal by chance in about one step of thirty.
 """
 STILL = 3
-"""Steps in a row without any gradient after which a policy is told of, whatever the cause: in small
-steps all rewards are equal by chance now and then.
+"""Steps in a row without any gradient after which a policy is reported, whatever the cause: in
+small steps all rewards are equal by chance now and then.
 """
 SHOWN = 80
 """Characters of the reply that is shown as an example."""
@@ -102,7 +102,7 @@ class LearningSignal:
         yield Alarm(step, kind, (role,), len(failed) / len(turns), text)
 
     def _of_rewards(self, step: int, by_role: Mapping[str, Sequence[Turn]]) -> Iterator[Alarm]:
-        """Roles that are never paid, and otherwise a step in which no two rewards can be told
+        """Roles that are never rewarded, and otherwise a step in which no two rewards can be told
         apart.
         """
         for role, turns in by_role.items():

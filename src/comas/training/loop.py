@@ -1,8 +1,8 @@
 """THE loop: play, settle, learn, write, rules; and what surrounds it once: measure before, measure
 after.
 
-Leaves out: how games are batched and learnt (hosts), how they are paid (methods), how a run looks
-on disk (storage), how it begins (`training.start`).
+Leaves out: how games are batched and learnt (hosts), how they are rewarded (methods), how a run
+looks on disk (storage), how it begins (`training.start`).
 """
 
 from __future__ import annotations

@@ -76,12 +76,12 @@ def mean_by_role(turns: Sequence[Turn], value: Callable[[Turn], Any]) -> dict[st
 
 
 def rewards(step: StepRecord) -> dict[str, float]:
-    """Role -> mean reward of its paid turns."""
+    """Role -> mean reward of its rewarded turns."""
     return mean_by_role(step.paid, lambda turn: turn.reward)
 
 
 def kl(step: StepRecord) -> dict[str, float]:
-    """Role -> mean KL to the policy at the start of the run: over its paid turns of the mean
+    """Role -> mean KL to the policy at the start of the run: over its rewarded turns of the mean
     log-ratio of their tokens, in nats.
     """
     with_kl = [turn for turn in step.paid if "kl" in turn.info]
@@ -101,8 +101,8 @@ def cost(step: StepRecord) -> list[dict[str, Any]]:
 
 
 def counts(step: StepRecord) -> dict[str, int | None]:
-    """Turns, paid ones, failed discussions, cut replies, dropped pieces of history, near-ties; None
-    of those where no host measures how near a draw came (a margin is 1 then).
+    """Turns, rewarded ones, failed discussions, cut replies, dropped pieces of history, near-ties;
+    None of those where no host measures how near a draw came (a margin is 1 then).
     """
     measured = not step.turns or any(turn.margin < 1 for turn in step.turns)
     near_ties = sum(turn.margin < TIE for turn in step.turns)
@@ -117,8 +117,9 @@ def counts(step: StepRecord) -> dict[str, int | None]:
 
 
 def replies(step: StepRecord) -> list[dict[str, Any]]:
-    """Per agent and role how many replies there were, how many were paid, cut for want of room, and
-    unreadable (None: the game does not say); why is told by `training.learning_signal`.
+    """Per agent and role how many replies there were, how many were rewarded, cut for want of
+    tokens, and unreadable (None: the game does not say); why is reported by
+    `training.learning_signal`.
     """
     return tally(
         (
@@ -290,16 +291,16 @@ def at_frontier(share: float) -> bool:
 # --- of pay and judges, against labels
 
 PAID = 0.5
-"""Worth from which a solution counts as paid: shipped methods pay from 0 to 1, or compare what
-they would pay so.
+"""Worth from which a solution counts as rewarded: shipped methods reward from 0 to 1, or compare
+what they would give so.
 """
 
 
 def pay(step: StepRecord) -> dict[str, float | int | None]:
-    """Whether pay went to right answers. Over paid solutions whose verdict is known (`n`): the
-    share that is right (`accuracy`), the share of right ones among those that were worth at least
-    0.5 (`precision`), the share of right ones that got it (`recall`), and how likely right ones
-    are paid more than wrong ones (`auc`); None of none.
+    """Whether rewards went to right answers. Over rewarded solutions whose verdict is known (`n`):
+    the share that is right (`accuracy`), the share of right ones among those that were worth at
+    least 0.5 (`precision`), the share of right ones that got it (`recall`), and how likely right
+    ones are rewarded more than wrong ones (`auc`); None of none.
     """
     solutions = [turn for turn in step.paid if turn.role == "solution" and turn.id in step.labels]
     pairs = [(earned(turn) >= PAID, step.labels[turn.id]) for turn in solutions]

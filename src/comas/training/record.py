@@ -105,8 +105,8 @@ def note_truth(step: StepRecord) -> None:
     """Note (`types.TRUTH`) `info["right"]` of work whose label is known, where the task's
     verifier is quick, and `info["accepts"]` of judgements: None where they cannot be read.
 
-    Noted when the step has been paid, learnt from and remembered: neither a game, a settlement nor
-    a method that remembers has seen it.
+    Noted when the step has been rewarded, learnt from and remembered: neither a game, a settlement
+    nor a method that remembers has seen it.
     """
     labels = step.labels if step.task.quick else {}
     for turn in step.turns:

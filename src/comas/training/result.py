@@ -165,7 +165,7 @@ def _ended(run: Run, why: str, change: str) -> str:
 def is_ended(alarms: Sequence[Mapping[str, Any]], done: int, action: str) -> bool:
     """Whether one of the alarms ends a run of `done` steps whose `on_alarm` is this action now.
 
-    It is of the last step, and did not come while the run was told to go on.
+    It is of the last step, and did not come while the run was set to go on.
     """
     last = [alarm for alarm in alarms if alarm["step"] == done - 1]
     # one that was written before actions were says nothing of its own

@@ -1,5 +1,5 @@
-"""Begin a training run, or go on with one: everything that can be known to be wrong is told before
-models are loaded.
+"""Begin a training run, or go on with one: everything that can be known to be wrong is reported
+before models are loaded.
 
 Leaves out: the loop (`training.loop`).
 """

@@ -13,8 +13,8 @@ from comas.storage.records import kind_of
 from comas.types import TRUTH
 
 PAID = 0.5
-"""Worth from which work counts as paid: shipped methods pay it from 0 to 1, or compare what they
-would pay so, and note that as `raw`.
+"""Worth from which work counts as rewarded: shipped methods reward it from 0 to 1, or compare what
+they would give so, and note that as `raw`.
 """
 QUOTE = 200
 """Characters of a question or an answer in a list."""
@@ -56,7 +56,7 @@ def _turn(turn: Mapping[str, Any], beginning: str) -> dict[str, Any]:
 
 
 def row(record: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A line of a list: which discussion, who was paid what, and its `kinds`."""
+    """A line of a list: which discussion, who got which reward, and its `kinds`."""
     asked = record["question"]
     is_known = isinstance(asked, Mapping)
     pays = [(turn["role"], turn["reward"]) for turn in record["turns"]]

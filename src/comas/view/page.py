@@ -76,8 +76,8 @@ def export(
 ) -> list[int]:
     """Write the page; returns the steps, from 0, whose discussions are in it.
 
-    `steps`: these steps' discussions; None: of as many steps, evenly spread, as `MOST` has room
-    for. `only`: of these, only steps with a discussion of this kind, and only such discussions.
+    `steps`: these steps' discussions; None: of as many steps, evenly spread, as fit into `MOST`.
+    `only`: of these, only steps with a discussion of this kind, and only such discussions.
     """
     blocks: list[str] = []
     included: set[int] = set()
@@ -107,7 +107,7 @@ def _step_blocks(
     room: int,
 ) -> dict[int, str]:
     """Number of a step -> its discussions as markup; the first and the last step, and then those in
-    the midst of the widest gaps, as long as there is room.
+    the midst of the widest gaps, as long as they fit.
     """
     blocks: dict[int, str] = {}
     for step in spread(range(folder.steps())) if steps is None else steps:

@@ -356,8 +356,8 @@ class Lanes:
         """Drop columns that no living row uses where the next one would lie behind the context.
 
         Some families keep a table of so many columns (GPT-Neo its causal mask, MPT its distances).
-        A row that lives has room, so that the first column of each is empty as soon as as many are
-        in use as the context has.
+        A row that lives does not fill the context, so that the first column of each is empty as
+        soon as as many are in use as the context has.
         """
         if self.mixes and self.cache.used > self.last_position:
             unused = int(self.empty_B[live_B].min())

@@ -40,8 +40,8 @@ seen to make 3e-6.
 COARSE = 0.25
 """Tolerance where either of the two computes in half precision; rounding was seen to make 6e-2."""
 LEAST = 32
-"""Tokens of a probe beyond a block of the prefix cache, where the context has room for them, and
-how many of its first tokens vLLM is asked the log-probs of.
+"""Tokens of a probe beyond a block of the prefix cache, where they fit into the context, and how
+many of its first tokens vLLM is asked the log-probs of.
 """
 ONE = 4
 """Times the tolerance: by how much that of the drawn token alone may differ, which no mean evens
@@ -78,7 +78,7 @@ class Probe:
 
     def __init__(self, vllm: Library, vocabulary: int, context: int, dtype: torch.dtype) -> None:
         """`dtype` is that of vLLM's model. The prompt fills a block of the prefix cache where the
-        context has room for that.
+        context is long enough.
         """
         self.vllm = vllm
         self.dtype = dtype
@@ -113,8 +113,8 @@ class Probe:
         return Reading([*self.prompt_ids, *drawn.token_ids], places, logprobs)
 
     def check(self, reading: Reading, logits_TV: Tensor, dtype: torch.dtype, name: str) -> None:
-        """StaleWeights where what vLLM said is further from the learner, which computes in `dtype`,
-        than rounding.
+        """StaleWeights where what vLLM computed is further from the learner, which computes in
+        `dtype`, than rounding.
         """
         gap = reading.gap(logits_TV)
         most = self.tolerance(dtype)

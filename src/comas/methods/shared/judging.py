@@ -1,7 +1,7 @@
 """Judging work: by the task's rules, by a score in tags or a word that ends a judge's reply, or by
 what the judge expects the score to be, which is always there.
 
-Leaves out: what a verdict or a score pays (settlements).
+Leaves out: what a verdict or a score is worth (settlements).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 task, and solved.
 
 Until it is written a proposal is a question of the kind `propose`, whose prompt is the example that
-its author sees ("" for none). Leaves out: which are accepted, and what they are paid.
+its author sees ("" for none). Leaves out: which are accepted, and their rewards.
 """
 
 from __future__ import annotations
