@@ -211,7 +211,9 @@ def test_eight_gpus_take_eight_hosts_and_a_ninth_is_refused(
 def test_vllm_would_have_the_gpus_of_its_actor_and_no_others(cluster: Any, untaught: Path) -> None:
     taken: list[tuple[str, str]] = []
     with ExitStack() as opened:
-        for name, gpus in (("left", 2), ("right", 2), ("third", 3), ("fourth", 0.5)):
+        for name, gpus in (
+            *(("left", 2), ("right", 2), ("third", 2), ("fourth", 1), ("fifth", 0.5)),
+        ):
             plan = HostPlan(
                 name=name,
                 table=RayTable(device="cpu", gpus=gpus),

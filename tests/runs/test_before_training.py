@@ -261,7 +261,7 @@ def test_a_place_that_cannot_be_had_is_told_before_questions_and_models(
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path) -> None:
+def test_a_tiny_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(30)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -278,7 +278,7 @@ def test_a_seed_model_that_cannot_read_the_questions_is_one_line(tmp_path: Path)
     room = dict.fromkeys(["solution", "evaluation", "scoring"], 64)
     comas.train(task="jsonl", data=str(file), out=str(tmp_path / "r"), room=room, **keys)
     (told,) = [note for note in notes if "puzzles" in note]
-    assert told.startswith("seed knows the 88 words of its own puzzles and cannot read ")
+    assert told.startswith("tiny knows the 88 words of its own puzzles and cannot read ")
     assert told.endswith("take a pretrained model, such as base=smollm2")
     notes.clear()
     comas.train(out=str(tmp_path / "s"), **keys)

@@ -55,7 +55,9 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
         check_free(planned.config.out)
     asked = of_run(planned.config, planned.task, note)
     turns = rehearsed(planned, asked.train[0])
-    check_room(planned, [turn.role for turn in turns])
+    # what is given or weighed generates nothing
+    sampled = [turn for turn in turns if not {"told", "weights"} & turn.info.keys()]
+    check_room(planned, [turn.role for turn in sampled])
     hints = [_unasked(planned), _unread(planned, asked.train), _without_its_team(planned)]
     if "max_tokens" in config.model_fields_set:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
