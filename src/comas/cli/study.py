@@ -124,8 +124,8 @@ def _say_forecast(grid: Study, jobs: int | None) -> None:
         flush=True,
     )
     every = max((cell.setting.plan.config.eval_every for cell in grid.left()), default=0)
-    if every and found.cell_steps // every < POINTS:
-        wanted = max(1, found.cell_steps // POINTS)
+    wanted = max(1, found.cell_steps // POINTS)
+    if wanted < every:
         print_note(
             f"a run has about {found.cell_steps} steps, and eval_every is {every}: the picture has"
             f" {found.cell_steps // every} points between start and end; eval_every={wanted} in"
