@@ -10,12 +10,12 @@ import pytest
 from comas.config.plan import plan
 from comas.config.schema import read
 from comas.models.sources import (
-    current_name,
     is_shipped,
     known_as,
     place_of_model,
     recorded_base,
     shipped_models,
+    shipped_name,
     source_of,
 )
 
@@ -41,7 +41,7 @@ def test_a_config_and_an_adapter_of_before_go_on_with_the_name_of_now(tmp_path: 
 
 @pytest.mark.parametrize("name", ["seedling", "seed-x", "org/seed", "./seed", "tiny-bert"])
 def test_other_names_stay_what_they_are(name: str) -> None:
-    assert current_name(name) == name
+    assert shipped_name(name) == name
 
 
 def test_a_folder_of_that_name_is_meant_before_it(

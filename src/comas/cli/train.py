@@ -74,7 +74,7 @@ def train(
 
     \b
     Keys that most runs set (all: comas list keys):
-      base=MODEL          hub name, folder, GGUF file, seed, smollm2
+      base=MODEL          hub name, folder, GGUF file, tiny, smollm2
       task=NAME           gsm8k, jsonl, pick, ./FILE.py (comas list tasks)
       data=PATH           a file or folder of questions
       method=NAME         comas, ttrl, ./FILE.py (comas list methods)

@@ -152,8 +152,8 @@ FORMER = {
     ),
     "tensor_parallel": Former(
         _only(1),
-        "a model is sampled from on one GPU: leave it out, and give each GPU a host of its own"
-        " (kind=ray, gpus=1)",
+        "a model is sampled from on one GPU: leave it out, or set kind=ray, engine=vllm and gpus of"
+        " a host, which then takes all of them (docs/elsewhere.md)",
     ),
     "own": Former(
         _only(False),

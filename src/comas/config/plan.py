@@ -238,7 +238,7 @@ def layers_of(
     written = {key: value for key, value in written.items() if value is not None}
     functions = functions_of(method)
     written["options"] = with_current_names(written.get("options", {}), functions)
-    values["options"] = written["options"]
+    del values["options"]  # `written` has all of them, by the names of now
     tiny = all(policy.source.tiny for policy in policies)
     preset: dict[str, Any] = {}
     if config.preset or method.presets:

@@ -76,7 +76,7 @@ def how_to_install(base: str) -> str:
 def is_shipped(base: str) -> bool:
     """Whether this is a shipped model, for which the embedded recipe was made."""
     shipped = shipped_models()
-    base = current_name(base)
+    base = shipped_name(base)
     if (
         base not in shipped
         and base.startswith(TINY)
@@ -98,7 +98,7 @@ def shipped_models() -> dict[str, Path]:
     }
 
 
-def current_name(base: str) -> str:
+def shipped_name(base: str) -> str:
     """The name of a shipped model that was called `seed`, or `tiny-b` and the like, in 0.1; any
     other name as it is.
     """
@@ -127,7 +127,7 @@ def known_as(place: str) -> str:
     ends |= {place: name for name, place in PACKAGED.items()}
     parts = PureWindowsPath(place).parts  # which reads both kinds of paths
     found = (name for end, name in ends.items() if parts[-len(end) :] == end)
-    return next(found, current_name(place))
+    return next(found, shipped_name(place))
 
 
 def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
@@ -236,7 +236,7 @@ def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset())
     """
     if api:
         return Source("api", name, name)
-    name = current_name(name)
+    name = shipped_name(name)
     if is_shipped(name):
         return Source(
             "tiny", name, str(shipped_models()[name]), origin=frozenset({name}), whole=True
@@ -305,7 +305,7 @@ def place_of_model(base: str) -> str:
     """The folder of a shipped model, the file of a packaged one; any other name as it is."""
     if is_packaged(base):
         return str(file_of(base))
-    return str(shipped_models()[current_name(base)]) if is_shipped(base) else base
+    return str(shipped_models()[shipped_name(base)]) if is_shipped(base) else base
 
 
 def checkpoints(names: Iterable[str]) -> Iterator[tuple[Run, int]]:
