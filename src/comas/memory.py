@@ -388,23 +388,28 @@ def memory_plan(plan: Plan) -> MemoryPlan:
                 memory[devices[name]] = share_of(memory_of(device), host.gpus)
             elif device not in memory:
                 memory[device] = memory_of(device)
-    needs: list[HostMemory] = []
+    needs = {name: need_of(plan, name) for name in devices}
+    known = {name: need for name, need in needs.items() if not isinstance(need, str)}
+    planned: list[HostMemory] = []
     for name, host in hosts.items():
         if name not in devices:
             why = "it is in a cluster, at RAY_ADDRESS"
-            needs.append(_unknown(name, host, host.built_by, why))
+            planned.append(_unknown(name, host, host.built_by, why))
             continue
         device = devices[name]
-        need = need_of(plan, name)
+        need = needs[name]
         if isinstance(need, str):
-            needs.append(_unknown(name, host, device, need))
+            planned.append(_unknown(name, host, device, need))
             continue
+        beside = [other for other in devices if devices[other] == device]
         usable = memory[device].usable
-        sharing = list(devices.values()).count(device)
-        share = SHARES["gpu" if need.gpu else "cpu"]
-        room = None if usable is None else share * usable / sharing
-        needs.append(_with_bounds(name, host, device, need, room))
-    return MemoryPlan(needs, memory)
+        room = None
+        if usable is not None:
+            kept = sum(known[other].kept for other in beside if other in known)
+            for_passes = SHARES["gpu" if need.gpu else "cpu"] * usable - kept
+            room = need.kept + for_passes / len(beside)
+        planned.append(_with_bounds(name, host, device, need, room))
+    return MemoryPlan(planned, memory)
 
 
 def _unknown(name: str, host: HostConfig, device: str, why: str) -> HostMemory:

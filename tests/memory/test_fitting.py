@@ -198,6 +198,21 @@ def test_hosts_on_one_device_share_it(
     assert found.taken("cpu") == 2 * (KEPT + 16 * PER_ROW)
 
 
+def test_a_small_host_leaves_a_large_one_what_its_passes_need(
+    proportional: Callable[[float | None], None], untaught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proportional(14.0)
+    needs = {"home": Proportional(), "away": Proportional()}
+    needs["away"].kept = 4 * KEPT  # more than half of what both may take
+    monkeypatch.setattr(memory, "need_of", lambda _, name: needs[name])
+    keys = [f"hosts.{n}.{k}" for n in ("home", "away") for k in ("device=cpu", f"base={untaught}")]
+    fitted, found = fit(runs.planned([*keys, "agents=2", "lr=1e-3"]))
+    # (14 / 2 - 5) / 2 GB for the passes of each: one row of 1000 tokens, or eight rows
+    chosen = {(h.tokens_per_pass, h.max_rows) for h in fitted.config.hosts.values()}
+    assert chosen == {(512, 8)}
+    assert found.taken("cpu") == 5 * KEPT + 2 * 10**9
+
+
 def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and_told(
     proportional: Callable[[float | None], None], untaught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -198,7 +198,10 @@ class HFEngine(BatchedEngine):
     ) -> list[list[np.ndarray]]:
         # on a CPU a prompt of its own keeps a pass busy
         on_cpus = {decoder.model.device.type for decoder in self._decoders.values()} == {"cpu"}
-        return weigh_all(weighings, self._behind, apart=on_cpus)
+        with ExitStack() as ready:
+            for decoder, _ in self._by_decoder(places):
+                ready.enter_context(decoder.ready())
+            return weigh_all(weighings, self._behind, apart=on_cpus)
 
     def _behind(
         self, requests: Sequence[Request], token_ids: Sequence[int]
@@ -239,7 +242,7 @@ class Decoder:
         self.packed = Packed(model) if engine.packed and can_pack(model) else None
 
     @contextmanager
-    def _ready(self) -> Iterator[None]:
+    def ready(self) -> Iterator[None]:
         """Keep adapters and copies of weights ready for many passes."""
         adapters = self.adapted.sampling() if self.adapted else nullcontext()
         packed = self.packed.running() if self.packed else nullcontext()
@@ -259,7 +262,7 @@ class Decoder:
             key=lambda i: (-requests[i].sampling.max_tokens, -len(requests[i].prompt_ids)),
         )
         most = self.engine.max_rows
-        with self._ready():
+        with self.ready():
             while True:
                 live_B = tape.alive_R[lanes.row_B]
                 living = int(live_B.sum())
@@ -279,9 +282,9 @@ class Decoder:
         self, requests: Sequence[Request], token_ids: Sequence[int]
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Places of requests and the logits behind each prompt, which are read together; those of
-        `token_ids` are in float32.
+        `token_ids` are in float32. To be called within `ready`.
         """
-        with self._ready(), exact_logits(self.model, token_ids):
+        with exact_logits(self.model, token_ids):
             yield from self._lanes().behind(self._prompts(requests))
 
     def _lanes(self) -> Lanes:

@@ -66,6 +66,8 @@ class Population:
         itself is the start.
         """
         self.routing = Routing()
+        self._changed_P = np.ones(len(specs), dtype=bool)
+        """Policies whose adapter is added to the base, (P,)."""
         # a decoder asks for the same counts again and again
         self._route_of = lru_cache(maxsize=1)(partial(Route, device=model.device))
         self.layers = [
@@ -101,7 +103,8 @@ class Population:
         if (np.diff(policy_B) < 0).any():
             raise ValueError("rows of a population are sorted by policy")
         counts_P = np.bincount(policy_B, minlength=len(self.policies))
-        self.routing.route = self._route_of(tuple(counts_P.tolist()))
+        if counts_P[self._changed_P].any():
+            self.routing.route = self._route_of(tuple(counts_P.tolist()))
         self.routing.width = None
         if reference and self.start_PN is not None:
             self._use(self.start_PN)
@@ -123,7 +126,12 @@ class Population:
     def sampling(self) -> Iterator[None]:
         """In here adapters are kept in the base's own dtype, which saves a conversion in every
         layer and step; no gradients. With `joins` layers that read the same tensor do so together.
+        On a CPU, policies whose B is zero, as a frozen judge's is, are not added: they are the base
+        itself. (A GPU would have to be waited for to know.)
         """
+        if self.model.device.type == "cpu":
+            changed = [b.any(2).any(1).numpy() for _, b in self._views(self.flat_PN)]
+            self._changed_P = np.any(changed, axis=0)
         joined = self.siblings if self.joins else []
         apart = self.model.dtype != self.flat_PN.dtype
         for siblings in joined:
@@ -137,6 +145,7 @@ class Population:
                 siblings.part()
             if apart or joined:
                 self._use(self.flat_PN)
+            self._changed_P = np.ones(len(self.policies), dtype=bool)
 
     def collect(self) -> Tensor:
         """From now on backward passes add to this tensor, of the shape of `flat_PN`."""
