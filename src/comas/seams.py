@@ -40,6 +40,8 @@ class Weighing:
     """int64, shape (prompt tokens,)."""
     choices: Sequence[np.ndarray]
     """Per continuation int64, shape (its tokens,), one token at least."""
+    common: int = 0
+    """Tokens with which prompts of other weighings are likely to begin as well."""
 
 
 @dataclass

@@ -357,6 +357,10 @@ class Ask:
     """Whether the tokens are filed for learning."""
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
+    common: int = 0
+    """Characters with which the last message of other requests is likely to begin as well, such as
+    the question that many works answer: a host may read them once.
+    """
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, Qwen2Config
 
 from comas.engines.hf import exact_logits
-from comas.seams import Weighing
+from comas.seams import Weighing, WholeModel
 from tests.support.engines import engine_of
 from tests.support.models import llama
 
@@ -43,6 +45,18 @@ def weighings(count: int, seed: int = 0) -> list[Weighing]:
     """Weighings of prompts of different lengths, all of the same two words."""
     rng = np.random.default_rng(seed)
     return [Weighing("p0", rng.integers(20, 50, 10 + n % 7), CHOICES) for n in range(count)]
+
+
+def about(questions: int, works: int, common: int = 12) -> list[Weighing]:
+    """Weighings of several works of each question; works of a question are no neighbours."""
+    rng = np.random.default_rng(2)
+    heads = rng.integers(20, 50, (questions, 12))
+    prompts = [
+        np.concatenate([head, rng.integers(20, 50, 3 + work)])
+        for work in range(works)
+        for head in heads
+    ]
+    return [Weighing("p0", prompt, CHOICES, common) for prompt in prompts]
 
 
 def shares(results: list[list[np.ndarray]]) -> np.ndarray:
@@ -88,13 +102,13 @@ def test_beliefs_of_bfloat16_have_as_many_values_as_prompts() -> None:
     ("kind", "dtype"),
     [("hf", torch.bfloat16), ("hf", torch.float32), ("stacked", torch.float32)],
 )
+@pytest.mark.parametrize("own", [weighings(9), about(3, 3)], ids=["apart", "common"])
 def test_a_weighing_is_the_same_bit_by_bit_whoever_else_is_weighed(
-    kind: str, dtype: torch.dtype
+    kind: str, dtype: torch.dtype, own: list[Weighing]
 ) -> None:
     models = {"p0": llama(0).to(dtype), "p1": llama(1).to(dtype)}
     engine = engine_of(models, [15], 0, 128, engine=kind)
-    own = weighings(9)
-    others = [Weighing("p1", w.prompt_ids, w.choices) for w in weighings(6, seed=1)]
+    others = [replace(w, policy="p1", common=5) for w in weighings(6, seed=1)]
     alone = [engine.weigh_all([weighing])[0] for weighing in own]
     for mixed in ([*own, *others], [*others, *own[::-1]], own[3:] + others):
         results = engine.weigh_all(mixed)
@@ -115,3 +129,30 @@ def test_what_is_weighed_twice_is_computed_once() -> None:
     assert np.array_equal(results[3][0], results[0][0])
     results[3][0][0] = 0.0  # results are not shared
     assert results[0][0][0] != 0.0
+
+
+def test_what_works_of_a_question_have_in_common_is_read_once() -> None:
+    model = llama()
+    engine = engine_of({"p0": model}, [15], 0, 128, engine="hf")
+    read: list[int] = []
+    model.get_input_embeddings().register_forward_pre_hook(
+        lambda _, inputs: read.append(inputs[0].numel())
+    )
+    works = about(3, 4)
+    results = engine.weigh_all(works)
+    assert sum(read) == 3 * 12 + sum(len(work.prompt_ids) - 12 for work in works)
+    whole = engine.weigh_all(about(3, 4, common=0))
+    for result, expected in zip(results, whole, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_what_is_in_common_is_read_anew_when_weights_are() -> None:
+    model = llama()
+    engine = engine_of({"p0": model}, [15], 0, 128, engine="hf")
+    before = engine.weigh_all(about(1, 2))
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2.0)
+    engine.publish("p0", WholeModel(model), 1)
+    changed = engine.weigh_all(about(1, 2))
+    np.testing.assert_allclose(changed, engine.weigh_all(about(1, 2, common=0)), rtol=1e-5)
+    assert not np.allclose(before, changed)

@@ -235,10 +235,13 @@ class Tape:
 
 READ = Sampling(max_tokens=1)
 """Sampling of a prompt behind which nothing is drawn."""
-Behind = Callable[[Sequence[Request], Sequence[int]], Iterable[tuple[Sequence[int], Tensor]]]
-"""`behind(requests, token_ids)` -> places of some requests and the logits behind each prompt,
-(N, V), those of `token_ids` in float32 or better, until all have had their turn.
+Behind = Callable[[Sequence[Request], Sequence[int], int], Iterable[tuple[Sequence[int], Tensor]]]
+"""`behind(requests, token_ids, common)` -> places of some requests and the logits behind each
+prompt, (N, V), those of `token_ids` in float32 or better, until all have had their turn. With
+`common` prompts may be read one by one, and so many tokens of each before the others: once for
+prompts in a row that begin with the same.
 """
+_Key = tuple[str, bytes, int, tuple[bytes, ...]]
 Cell = tuple[int, int, int]
 """Cell of a result: the number of the weighing, of its choice, of the choice's token."""
 
@@ -250,24 +253,36 @@ def weigh_all(
     """Per weighing and choice the float32 log-probs of its tokens.
 
     With `apart` each weighing has passes of its own, so that its result never depends on what else
-    is weighed at the time; what is asked twice is computed once. Otherwise all share passes, and a
-    result depends on its batch as far as the model's dtype rounds.
+    is weighed at the time; what is asked twice is computed once, and so is what weighings have in
+    common. Otherwise all share passes, and a result depends on its batch as far as the model's
+    dtype rounds.
     """
     keys = [_key(weighing) for weighing in weighings]
     distinct = dict(zip(keys, weighings, strict=True))
-    parts = [[weighing] for weighing in distinct.values()] if apart else [[*distinct.values()]]
-    results = [result for part in parts for result in _weigh_together(part, behind)]
-    result_of = dict(zip(distinct, results, strict=True))
+    result_of: dict[_Key, list[np.ndarray]] = {}
+    if apart:
+        for key in sorted(distinct, key=lambda key: _head(distinct[key])):
+            [result_of[key]] = _weigh_together([distinct[key]], behind, distinct[key].common)
+    else:
+        results = _weigh_together([*distinct.values()], behind, 0)
+        result_of = dict(zip(distinct, results, strict=True))
     return [[logprobs.copy() for logprobs in result_of[key]] for key in keys]
 
 
-def _key(weighing: Weighing) -> tuple[str, bytes, tuple[bytes, ...]]:
+def _key(weighing: Weighing) -> _Key:
     """Equal for weighings whose results are the same."""
     choices = tuple(choice.tobytes() for choice in weighing.choices)
-    return weighing.policy, weighing.prompt_ids.tobytes(), choices
+    return weighing.policy, weighing.prompt_ids.tobytes(), weighing.common, choices
 
 
-def _weigh_together(weighings: Sequence[Weighing], behind: Behind) -> list[list[np.ndarray]]:
+def _head(weighing: Weighing) -> tuple[str, bytes]:
+    """Equal for weighings whose common tokens are read once."""
+    return weighing.policy, weighing.prompt_ids[: weighing.common].tobytes()
+
+
+def _weigh_together(
+    weighings: Sequence[Weighing], behind: Behind, common: int
+) -> list[list[np.ndarray]]:
     """Log-probs per weighing, choice and token, each read off the logits behind what precedes it.
 
     A choice of k tokens needs the logits behind the prompt and behind its own first k - 1 tokens;
@@ -288,7 +303,7 @@ def _weigh_together(weighings: Sequence[Weighing], behind: Behind) -> list[list[
                 cells_of[place].append((number, which, t))
     token_ids = sorted({int(t) for w in weighings for choice in w.choices for t in choice})
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]
-    for places, logits_NV in behind(prompts, token_ids):
+    for places, logits_NV in behind(prompts, token_ids, common):
         size = drawn_at_once(logits_NV.shape[1], logits_NV.device.type != "cpu")
         for start in range(0, len(places), size):
             logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)

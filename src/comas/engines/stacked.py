@@ -327,7 +327,7 @@ class StackedEngine(BatchedEngine):
         return weigh_all(weighings, self._behind, apart=True)
 
     def _behind(
-        self, requests: Sequence[Request], token_ids: Sequence[int]
+        self, requests: Sequence[Request], token_ids: Sequence[int], common: int
     ) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Places of requests and the logits behind each prompt, grid by grid."""
         for order, grid in self._grids(requests, self._by_policy(requests)):

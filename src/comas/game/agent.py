@@ -109,6 +109,7 @@ class Asked:
     tools: str | None = None
     choices: tuple[str, ...] = ()
     """Replies whose log-probs are wanted; none: one is sampled."""
+    common: int = 0
 
     @property
     def droppable(self) -> int:
@@ -179,6 +180,7 @@ class Agent:
         history: Sequence[str] = (),
         about: Turn | None = None,
         round: int | None = None,
+        common: int = 0,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask how probable each of these replies is; the turn joins the episode like one that is
         asked for, and nothing is generated.
@@ -187,11 +189,12 @@ class Agent:
         1, whatever the agent samples at; `game.weighing` makes shares and expectations of them. The
         turn's text is the choice that its seed draws by these weights, so that a reward for the
         turn teaches that word; a method that gives no reward for it teaches nothing. `prompt`,
-        `history`, `about` and `round` are those of `ask`.
+        `history`, `about` and `round` are those of `ask`. `common` is that of `Ask`, and saves time
+        alone.
         """
         name = self._name(role, about)
         check_choices(choices, name)
-        asked = Asked(role, prompt, list(history), [], choices=tuple(choices))
+        asked = Asked(role, prompt, list(history), [], choices=tuple(choices), common=common)
         return self._answer(name, asked, about, round_of(about, round))
 
     def tell(
@@ -263,7 +266,8 @@ class Agent:
         messages, dropped = await self._fit(asked, sampling, turn_id)
         seed = derive_seed(self.table.seed, turn_id)
         policy = self.member.policy
-        ask = Ask(turn_id, policy, messages, asked.role, self._keeps, sampling, seed)
+        keeps = self._keeps
+        ask = Ask(turn_id, policy, messages, asked.role, keeps, sampling, seed, asked.common)
         began = time.monotonic()
         try:
             if choices and isinstance(host, Weighs):

@@ -167,6 +167,14 @@ def fill(template: str, facts: Mapping[str, str]) -> str:
     return _HOLE.sub(filling, template).strip()
 
 
+def common_of(template: str, hole: str, facts: Mapping[str, str]) -> int:
+    """Count the characters of a filled template that stand before a hole, 0 where it has none: what
+    prompts that differ in this hole alone begin with.
+    """
+    before, found, _ = template.partition(f"{{{hole}}}")
+    return len(fill(before, facts)) if found else 0
+
+
 def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING) -> str:
     """Write the prompt of an agent who answers before anybody else has said anything."""
     return words(default, task, "solution", question=question.prompt, history="")

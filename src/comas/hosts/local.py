@@ -186,7 +186,8 @@ class LocalHost:
                 f" raise hosts.{self.name}.context where the base has room"
             )
         began = time.perf_counter()
-        weighing = Weighing(ask.policy, prompt_ids, spelt)
+        common = self._common_tokens(ask, prompt_ids)
+        weighing = Weighing(ask.policy, prompt_ids, spelt, common)
         logprobs = await self._answered("weighing", lambda: self.engine.weigh(weighing))
         weights = tuple(float(of_choice.sum(dtype=np.float64)) for of_choice in logprobs)
         self._check_finite(ask, weights)
@@ -195,6 +196,16 @@ class LocalHost:
         self.meter.tokens += len(spelt[chosen])
         reply = self._filed(ask, choices[chosen], prompt_ids, spelt[chosen], logprobs[chosen])
         return replace(reply, seconds=time.perf_counter() - began, margin=margin, weights=weights)
+
+    def _common_tokens(self, ask: Ask, prompt_ids: np.ndarray) -> int:
+        """Count the tokens of the prompt that come of its `common` characters and what precedes."""
+        if not ask.common:
+            return 0
+        *before, last = ask.messages
+        cut = {**last, "content": last["content"][: ask.common]}
+        cut_ids = self.chat.encode([*before, cut])
+        shorter = min(len(cut_ids), len(prompt_ids) - 1)  # one token is left to read
+        return int((cut_ids[:shorter] == prompt_ids[:shorter]).cumprod().sum())
 
     def _check_finite(self, ask: Ask, logprobs: np.ndarray | Sequence[float]) -> None:
         """Refuse weights that give no probabilities."""

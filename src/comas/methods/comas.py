@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 
 from comas.game.agent import Agent, takers, together
-from comas.game.prompts import Quoted, defuse, fill, template_of, words
+from comas.game.prompts import Quoted, common_of, defuse, fill, template_of, words
 from comas.game.votes import given
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
@@ -163,13 +163,13 @@ async def score_work(
     """
     role = "scoring" if score == "text" else score
     if evaluation is None:
-        prompt = _about_work(question, work, own, task, f"{role}_bare")
+        prompt, common = _about_work(question, work, own, task, f"{role}_bare")
     else:
         criticism = defuse(evaluation.text)
-        prompt = _about_work(question, work, own, task, role, evaluation=criticism)
+        prompt, common = _about_work(question, work, own, task, role, evaluation=criticism)
     judged = evaluation or about
     if score != "text":
-        return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged)
+        return await weigh_score(scorer, "scoring", prompt, score, task, WORDING, judged, common)
     scoring = await scorer.ask("scoring", prompt, about=judged)
     scoring.info["score"] = read_score(scoring)
     return scoring
@@ -180,7 +180,7 @@ async def criticise(
 ) -> Turn:
     """Have work criticised; with `answer_first` by a critic that has answered the question."""
     own = await own_answer(question, about, critic, task) if answer_first else None
-    prompt = _about_work(question, work, own, task, "evaluation")
+    prompt, _ = _about_work(question, work, own, task, "evaluation")
     return await critic.ask("evaluation", prompt, about=about)
 
 
@@ -196,15 +196,17 @@ async def own_answer(question: Question, about: Turn, judge: Agent, task: Task) 
 
 def _about_work(
     question: Question, work: Quoted, own: Quoted | None, task: Task, role: str, **facts: str
-) -> str:
-    """Write the prompt of a judge: its own answer, where it has one, stands beside the work."""
+) -> tuple[str, int]:
+    """Write the prompt of a judge: its own answer, where it has one, stands beside the work. Return
+    also how many characters other works of the question have in common (`Ask.common`).
+    """
     template = template_of(WORDING, task, role)
     facts = {"question": defuse(question.prompt), "work": work, **facts}
     if own is not None:
         template = template.replace("{work}", template_of(WORDING, task, "beside"))
         # with a mark before it, a judge that answers first told right from wrong less well
         facts["own"] = own.continuing()
-    return fill(template, facts)
+    return fill(template, facts), common_of(template, "work", facts)
 
 
 def _quote(task: Task, question: Question, solution: Turn, evaluation: Turn | None) -> str:

@@ -204,14 +204,14 @@ class HFEngine(BatchedEngine):
             return weigh_all(weighings, self._behind, apart=on_cpus)
 
     def _behind(
-        self, requests: Sequence[Request], token_ids: Sequence[int]
+        self, requests: Sequence[Request], token_ids: Sequence[int], common: int
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Places of requests and the logits behind each prompt, at most `max_rows` at once."""
         for decoder, order in self._by_decoder(self._by_policy(requests)):
             for first in range(0, len(order), self.max_rows):
                 part = order[first : first + self.max_rows]
                 asked = [requests[index] for index in part]
-                for places, logits_NV in decoder.behind(asked, token_ids):
+                for places, logits_NV in decoder.behind(asked, token_ids, common):
                     yield [part[index] for index in places], logits_NV
 
     def _by_decoder(self, places: Places) -> Iterator[tuple[Decoder, list[int]]]:
@@ -239,6 +239,8 @@ class Decoder:
         self.engine = engine
         self.model = model
         self.adapted = adapted
+        self.reading = self._lanes()
+        """What reads prompts behind which nothing is sampled, within `ready`."""
         self.packed = Packed(model) if engine.packed and can_pack(model) else None
 
     @contextmanager
@@ -247,6 +249,7 @@ class Decoder:
         adapters = self.adapted.sampling() if self.adapted else nullcontext()
         packed = self.packed.running() if self.packed else nullcontext()
         with adapters, packed:
+            self.reading = self._lanes()
             yield
 
     def decode(self, requests: Sequence[Request], wanted: Wanted) -> list[Generation]:
@@ -279,13 +282,18 @@ class Decoder:
                     return tape.generations()
 
     def behind(
-        self, requests: Sequence[Request], token_ids: Sequence[int]
+        self, requests: Sequence[Request], token_ids: Sequence[int], common: int
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Places of requests and the logits behind each prompt, which are read together; those of
-        `token_ids` are in float32. To be called within `ready`.
+        """Places of requests and the logits behind each prompt, which are read together, or with
+        `common` one by one (`sampling.Behind`); those of `token_ids` are in float32. To be called
+        within `ready`.
         """
+        prompts = self._prompts(requests)
         with exact_logits(self.model, token_ids):
-            yield from self._lanes().behind(self._prompts(requests))
+            if common and self.reading.mixes:
+                yield from self.reading.behind_head(prompts, common)
+            else:
+                yield from self.reading.behind(prompts)
 
     def _lanes(self) -> Lanes:
         return Lanes(

@@ -233,6 +233,12 @@ class Slots(Cache):
             layer.values = layer.values[:, :, columns:]
             layer.used -= columns
 
+    def cut(self, columns: int) -> None:
+        """Forget all columns behind so many; nothing is copied."""
+        layers: Any = self.layers
+        for layer in layers:
+            layer.used = columns
+
     @property
     def used(self) -> int:
         """Columns in use."""
@@ -343,6 +349,8 @@ class Lanes:
         # and copies the head's weights for each of them (bfloat16: 57 MB a row of SmolLM2)
         self.last_column = torch.tensor([-1], device=model.device)
         self.cache: Any = None
+        self._head: tuple[int, bytes] | None = None
+        """Policy and tokens that `behind_head` read last, which the cache begins with."""
         self.capturing = capturing or Capturing(None, "")
         self._captured: Captured | None = None
         self._steps = 0
@@ -475,6 +483,22 @@ class Lanes:
         """Places of prompts and the logits behind each, (N, V), pass by pass; nothing is begun."""
         for places, _, logits in self._prefilled(prompts):
             yield places, logits
+
+    def behind_head(
+        self, prompts: Sequence[Prompt], common: int
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """The place of each prompt and the logits behind it, (1, V). Its first `common` tokens are
+        read before the others, unless they are those that were read last.
+        """
+        at_start = np.zeros(1, dtype=np.int64)
+        for place, (policy, ids) in enumerate(prompts):
+            head = _key((policy, ids[:common]), 0)
+            if head != self._head:
+                self.cache = self.empty_cache()
+                self.read([ids[:common]], [policy], at_start, self.cache)
+                self._head = head
+            self.cache.cut(common)
+            yield [place], self.read([ids[common:]], [policy], at_start, self.cache)
 
     def _only(self, kept: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""

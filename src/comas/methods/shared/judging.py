@@ -12,7 +12,7 @@ from typing import Literal
 
 from comas.game.agent import Agent
 from comas.game.judgements import SAYINGS
-from comas.game.prompts import defuse, words
+from comas.game.prompts import common_of, defuse, fill, template_of, words
 from comas.game.votes import given
 from comas.game.weighing import expected
 from comas.types import Question, Task, Turn
@@ -84,10 +84,11 @@ async def weigh_score(
     task: Task,
     wording: Mapping[str, str],
     about: Turn,
+    common: int = 0,
 ) -> Turn:
     """Have a judge weigh marks, or yes and no: `info["score"]` is the expected mark, from 1 to 3,
     `info["belief"]` its share of the scale, `info["marks"]` what the choices stand for, and
-    `info["mark"]` the one that the turn says.
+    `info["mark"]` the one that the turn says. `common` is that of `Ask`.
     """
     marks = MARKS[score]
     template = {**WEIGHING, **wording}
@@ -95,7 +96,7 @@ async def weigh_score(
         choices = [words(template, task, "mark", mark=str(mark)) for mark in marks]
     else:
         choices = [words(template, task, word) for word in ("no", "yes")]
-    turn = await judge.weigh(role, prompt, choices, about=about)
+    turn = await judge.weigh(role, prompt, choices, about=about, common=common)
     turn.info["score"] = expected(turn, marks)
     turn.info["belief"] = expected(turn, [(mark - 1) / 2 for mark in marks])
     turn.info["marks"] = list(marks)
@@ -124,8 +125,10 @@ async def judge(
     shown = defuse(task.shown(question, work.text))
     facts = {"question": defuse(question.prompt), "work": shown}
     if score != "text":
-        prompt = words({**WEIGHING, **wording}, task, f"judging_{score}", **facts)
-        judging = await weigh_score(judge, "judging", prompt, score, task, wording, work)
+        template = template_of({**WEIGHING, **wording}, task, f"judging_{score}")
+        prompt = fill(template, facts)
+        common = common_of(template, "work", facts)
+        judging = await weigh_score(judge, "judging", prompt, score, task, wording, work, common)
         judging.info["score"] = judging.info["belief"]
         return judging
     prompt = words(wording, task, "judging", **facts)
