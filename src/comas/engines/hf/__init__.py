@@ -240,7 +240,7 @@ class Decoder:
         self.model = model
         self.adapted = adapted
         self.reading = self._lanes()
-        """What reads prompts behind which nothing is sampled, within `ready`."""
+        """Reader of prompts behind which nothing is sampled, within `ready`."""
         self.packed = Packed(model) if engine.packed and can_pack(model) else None
 
     @contextmanager
