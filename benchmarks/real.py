@@ -85,7 +85,7 @@ SYSTEMS = {
     ),
     "agree check": System(
         ("method=comas_agree", "agents=2", "questions=24", "options.evaluations=3"),
-        "judges paid for agreeing, taught to check",
+        "judges rewarded for agreeing, taught to check",
         ("check",),
     ),
     "twins check": System(

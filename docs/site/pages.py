@@ -292,7 +292,7 @@ def paper_link(paper: re.Match[str]) -> str:
 
 
 def payment(name: str) -> Iterator[str]:
-    """Who is paid for what, and what the method needs: its row of docs/methods.md."""
+    """What is rewarded, and what the method needs: its row of docs/methods.md."""
     (family,) = tables(DOCS / "methods.md", "paid")
     (row,) = rows_about(name, family)
     cells = dict(zip(family.header, row, strict=True))

@@ -88,11 +88,11 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
         agent = Text(clean(turn.agent), "bold")
         role = Text(clean(turn.role, BRIEF), COLOURS.get(turn.role, "white"))
         text = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
-        pay = Text("unpaid", "dim")
+        shown_reward = Text("no reward", "dim")
         if turn.reward is not None:
             colour = "green" if turn.reward > 0 else "red" if turn.reward < 0 else "dim"
-            pay = Text(f"{turn.reward:+.2f}", colour)
-        table.add_row(agent, role, text, pay)
+            shown_reward = Text(f"{turn.reward:+.2f}", colour)
+        table.add_row(agent, role, text, shown_reward)
     return Group(Text(clean(question), "bold"), table)
 
 
@@ -295,10 +295,10 @@ class Lines(Quiet):
         for role, what in team.method.rewards.items():
             if role == "evaluation" and config.options.get("evaluate") is False:
                 continue  # nobody is asked for one
-            self._say(f"{role} is paid {what}")
+            self._say(f"{role} is rewarded with {what}")
 
     def working(self, progress: Progress) -> None:
-        # told once: nothing is counted there
+        # once: nothing is counted there
         if progress.stage in ("estimating", "loading") and not progress.seconds:
             self._say(NAMES[progress.stage])
         if time.monotonic() - self.said < self.every:

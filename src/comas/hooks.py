@@ -110,7 +110,7 @@ class Alarm:
     step: int
     """Counted from 0."""
     kind: str
-    """`unreadable`, `cut`, `unpaid` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
+    """`unreadable`, `cut`, `unrewarded` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
     roles: tuple[str, ...]
     """Roles that it is about; none where it is about the whole step."""
     share: float

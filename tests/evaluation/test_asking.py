@@ -136,7 +136,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         EvaluationPlan([str(run.path)], limit=12), tmp_path / "own"
     )  # by itself as it was trained
     assert own["cells"][0]["tokens"] == theirs["tokens"]
-    assert all("were cut for want of room" in note for note in own["notes"])
+    assert all("were cut at the token limit" in note for note in own["notes"])
 
 
 def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(
@@ -206,7 +206,7 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
 
     cut = Cell("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
     assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
-    assert "2 of 2 replies as solution were cut for want of room" in notes([cut])[0]
+    assert "2 of 2 replies as solution were cut at the token limit" in notes([cut])[0]
     odd = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
     assert cell_record(odd)["unreadable"] == 1
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]

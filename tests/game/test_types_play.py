@@ -377,12 +377,12 @@ FAULTS = {
     "credit: an advantage outside of the mask": replace(
         game(one), advantage=lambda rows, kl: [np.ones(row.mask_T.shape) for row in rows]
     ),
-    "role 'solution' is paid": replace(game(one), paid=("evaluation",)),
+    "role 'solution' has a reward": replace(game(one), paid=("evaluation",)),
     "asked nobody": game(silent),
-    "nothing was paid": replace(game(one), settle=lambda e, t: None),
+    "no turn has a reward": replace(game(one), settle=lambda e, t: None),
     "another discussion": game(wild),
     "nobody would learn": replace(game(one), settle=pay_alone, credit=grpo),
-    "is paid inf": replace(game(one), settle=pay(float("inf"))),
+    "has reward inf": replace(game(one), settle=pay(float("inf"))),
 }
 
 

@@ -93,7 +93,7 @@ def test_format_check(work: Any, check: bool, paid: float, judged: int) -> None:
 
 
 def test_unreadable_work_that_was_judged_without_a_readable_score_is_paid_nothing() -> None:
-    """Without the check, no score means no pay; with it in the settlement alone, a recorded run is
+    """Without the check, no score means no reward; with it in the settlement alone, a recorded run is
     paid 0.
     """
     table = {"solution": JUNK, "evaluation": "x", "scoring": "?"}

@@ -1,5 +1,5 @@
 """Programs that are judged by running them on inputs of their colleagues: what can be read as an
-input, who is paid for what, and the game itself in a real sandbox.
+input, what is rewarded, and the game itself in a real sandbox.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def test_the_function_that_a_question_asks_for(prompt: str, name: str | None) ->
     assert function_of(prompt) == name
 
 
-# --- who is paid for what
+# --- what is rewarded
 
 
 def episode(
@@ -234,7 +234,7 @@ ALONG = [0, 0, 0, 1]
 @pytest.mark.parametrize(
     ("inputs", "programs", "critics"),
     [
-        # all agree: programs are paid in full, inputs nothing
+        # all agree: programs have the full reward, inputs none
         ([("f(1)", [0, 0, 0, 0]), ("f(2)", [0, 0, 0, 0])], [1, 1, 1, 1], [0, 0]),
         # all crash
         ([("f(1)", [N] * 4), ("f(2)", [N] * 4)], [0, 0, 0, 0], [0, 0]),

@@ -217,7 +217,7 @@ def test_hosts_without_tell_and_frozen_ones_are_told_so_in_a_line() -> None:
     member: Any = Member("judge", Mute(), "p")  # type: ignore[arg-type]
     agent = Agent(member, Table(Episode("0/q/0", Question(id="q", prompt="?")), 0, keep=True))
     with pytest.raises(
-        UserMistake, match=r"solution0: agent judge cannot be told.*host far has no"
+        UserMistake, match=r"solution0: agent judge cannot be given words.*host far has no"
     ):
         run_sync(agent.tell("solution", "p", "words"))
     host = host_with(None)

@@ -171,7 +171,7 @@ def report(
     ctx: typer.Context,
     name: Name = None,
     discussions: Annotated[
-        bool, typer.Option("--discussions", help="What was said in a run, and what it was paid.")
+        bool, typer.Option("--discussions", help="The discussions of a run, with rewards.")
     ] = False,
     step: Annotated[
         int | None, typer.Option(min=1, help="Of discussions: from 1; the last one unless named.")
@@ -190,7 +190,7 @@ def report(
 ) -> None:
     """Show what a run or an evaluation has come to.
 
-    With --discussions what was said in a run. Nothing is computed.
+    With --discussions its discussions. Nothing is computed.
     """
     folder = Path(named_or_latest(name))
     wanted = Wanted(step, question, only, limit)
@@ -216,12 +216,7 @@ def print_summary(console: Console, result: Result) -> None:
     """Print accuracies, figures against labels, costs, and what may be done next."""
     lines = [
         "",
-        "held-out accuracy, mean over agents, 95 % interval over questions:",
-        *(
-            f"  {name:7s} {interval or 'not measured'}"
-            for name, interval in result.accuracy.items()
-        ),
-        *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
+        *_accuracies(result),
         *_fallen(result),
         *figure_lines(result),
         *_unmoved(result),
@@ -232,6 +227,19 @@ def print_summary(console: Console, result: Result) -> None:
         *(f"next: {command()} {rest}" for rest in _next(result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _accuracies(result: Result) -> Iterator[str]:
+    """The gain first, where it was measured, then what it is the difference of."""
+    over = "mean over agents, 95 % intervals over questions"
+    before, after = (result.accuracy.get(name) for name in ("before", "after"))
+    if result.gain and before and after:
+        gain = spelt(*result.gain[:3], "+.3f")
+        yield f"held-out accuracy {before.mean:.3f} -> {after.mean:.3f}: gain {gain} ({over})"
+    else:
+        yield f"held-out accuracy, {over}:"
+    for name, interval in result.accuracy.items():
+        yield f"  {name:7s} {interval or 'not measured'}"
 
 
 def _unmoved(result: Result) -> Iterator[str]:
@@ -314,7 +322,8 @@ def figure_lines(result: Result) -> Iterator[str]:
             names = [name for name in FIGURES[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
             if shown:
-                yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"
+                metric_name = "rewards" if metric == "pay" else metric
+                yield f"  {metric_name}{'' if role == 'step' else f' of {role}'}: {shown}"
 
 
 def _rewarded_rightly(figures: Mapping[str, float]) -> str:

@@ -649,7 +649,7 @@ def advice(result: Preflight) -> list[Advice]:
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:
-        why = "it pays for agreement with other policies, and these are copies of one base"
+        why = "it rewards agreement with other policies, and these are copies of one base"
         peers = Advice(peers.method, "will not", why)
     advices = [_of_votes(result), *judges.values(), votes, peers]
     if result.truth is not None:

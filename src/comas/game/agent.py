@@ -232,7 +232,7 @@ class Agent:
             tell = member.host.tell
         except AttributeError as error:  # a host of somebody's own that answers, and no more
             raise UserMistake(
-                f"turn {turn_id}: agent {member.name} cannot be told what to say: its host"
+                f"turn {turn_id}: agent {member.name} cannot be given words: its host"
                 f" {member.host.name} has no `tell`; give role {role!r} to agents of other hosts"
             ) from error
         messages = self._opening()
@@ -254,7 +254,7 @@ class Agent:
             raise UserMistake(
                 f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
                 f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
-                " hosts (agents.<name>.roles), or have words said instead"
+                " hosts (agents.<name>.roles), or have words written instead"
             )
         most = self.table.max_tokens.get(asked.role, self.member.sampling.max_tokens)
         if choices:  # a token is a byte at least
@@ -349,7 +349,7 @@ class Agent:
         raise NoRoom(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
             f" context of {self.member.address}{sizes}: lower room.{asked.role}, shorten the"
-            f" question, or raise hosts.{host.name}.context where the base has room"
+            f" question, or raise hosts.{host.name}.context where the base allows it"
         )
 
 

@@ -261,7 +261,8 @@ def _amount(turn: Turn) -> float | None:
         amount = None
     if amount is None or not math.isfinite(amount):
         raise UserMistake(
-            f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay"
+            f"{who} has reward {brief(reward)}: settle has to give a finite number, or None for"
+            " none"
         )
     return amount
 

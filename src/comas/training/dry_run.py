@@ -126,9 +126,9 @@ def _is_alone(scene: Scene, episodes: Sequence[Episode], samples: int) -> bool:
 
 def _learns(team: Team, turn: Turn) -> bool:
     """Whether a turn's row may be learnt from, by a host with weights here."""
-    paid = not team.method.rewarded or turn.role in team.method.rewarded
+    may_learn = not team.method.rewarded or turn.role in team.method.rewarded
     host = team.config.hosts[turn.policy.partition("/")[0]]
-    return paid and host.here and not team.config.agents[turn.agent].frozen
+    return may_learn and host.here and not team.config.agents[turn.agent].frozen
 
 
 async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:

@@ -96,7 +96,7 @@ class Measuring:
         answers = await answer_all(replace(scene, heard=heard), questions, occasion)
         if len(cut) > len(answers) / 2:
             self.hook.note(
-                f"{stage}: {len(cut)} replies of {len(answers)} answers were cut for want of room,"
-                f" and a cut answer counts as wrong: raise room.{cut[0].role}"
+                f"{stage}: {len(cut)} replies of {len(answers)} answers were cut at the token"
+                f" limit, and a cut answer counts as wrong: raise room.{cut[0].role}"
             )
         return answers
