@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.game.agent import CannotBePlayed, Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import CannotBePlayed, TeamMember
+from comas.game.play import GameContext, play_all
 from comas.methods import comas_tests
 from comas.methods.comas_tests import (
     function_of,
@@ -439,9 +439,9 @@ def test_each_policy_writes_two_of_a_kind_at_least(agents: int) -> None:
 
 def test_a_team_without_critics_is_told() -> None:
     host = Scripted({"solution": block(POWER)})
-    members = [Member("a", host, "a", roles=("solution",))]
+    members = [TeamMember("a", host, "a", roles=("solution",))]
     with pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(play_all(Scene(method, mbpp.task, members, 0), [SQUARE], 0))
+        asyncio.run(play_all(GameContext(method, mbpp.task, members, 0), [SQUARE], 0))
     assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
 
 

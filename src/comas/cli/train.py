@@ -32,7 +32,7 @@ from comas.stats import interval_record, spelt
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.sync import run_sync
-from comas.team.spending import told
+from comas.team.spending import cost_lines
 from comas.training.result import FIGURES, LAST, Result, result_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
@@ -222,7 +222,7 @@ def print_summary(console: Console, result: Result) -> None:
         *_unmoved(result),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(result),
-        *told(result.api),
+        *cost_lines(result.api),
         f"run:  {result.run}",
         *(f"next: {command()} {rest}" for rest in _next(result)),
     ]
@@ -250,7 +250,7 @@ def _unmoved(result: Result) -> Iterator[str]:
 
 
 FALLEN = 0.1
-"""By how much an agent's accuracy has to fall for the agents to be told apart."""
+"""By how much an agent's accuracy has to fall for the agents to be shown one by one."""
 
 
 def _fallen(result: Result) -> Iterator[str]:

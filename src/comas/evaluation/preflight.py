@@ -27,7 +27,7 @@ from comas.config.schema import read, settings_from
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
-from comas.game.play import Scene, own_file, play_all
+from comas.game.play import GameContext, own_file, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, by_answer, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
@@ -264,14 +264,14 @@ def run_preflight(
         pulse = Pulse(hook, team.hosts)
         began = time.monotonic()
         plays = replace(team.method, play=play, memory=Memory(), supervised=False)
-        scene = replace(
-            team.scene(options={}, state={}, heard=pulse.heard),
+        context = replace(
+            team.context(options={}, state={}, on_turn=pulse.count_turn),
             method=plays,
             options={"answers": answers},
         )
-        tried = replace(team.scene(options={}, state={}), method=replace(plays, play=trial))
+        tried = replace(team.context(options={}, state={}), method=replace(plays, play=trial))
         run_sync(play_all(tried, asked_questions[:1], "trial"))
-        episodes = run_sync(_played(scene, asked_questions, pulse, minutes))
+        episodes = run_sync(_played(context, asked_questions, pulse, minutes))
         seconds = time.monotonic() - began
         asked_questions = asked_questions[: len(episodes)]
         return examined(team, asked_questions, episodes, answers, labels, seconds)
@@ -280,18 +280,18 @@ def run_preflight(
 
 
 async def _played(
-    scene: Scene, questions: Sequence[Question], pulse: Pulse, minutes: float | None
+    context: GameContext, questions: Sequence[Question], pulse: Pulse, minutes: float | None
 ) -> list[Episode]:
     """Ask the first questions, say how long the others take, and ask as many as fit into `minutes`.
 
     Texts do not depend on how questions are divided.
     """
-    per_question = scene.options["answers"] + JUDGED
+    per_question = context.options["answers"] + JUDGED
     expected = len(questions) * per_question
     with pulse.beating():
         pulse.turn_to("asking", expected=expected, certainty="at most")
         began = time.monotonic()
-        episodes = await play_all(scene, questions[:FIRST], "preflight")
+        episodes = await play_all(context, questions[:FIRST], "preflight")
         each = (time.monotonic() - began) / len(episodes)
         rest = questions[FIRST:]
         if minutes is not None:
@@ -304,7 +304,7 @@ async def _played(
             left = each * len(rest) / 60
             shown = f"{left:.0f} minutes" if left >= 1.5 else f"{60 * left:.0f} seconds"
             pulse.hook.note(f"about {shown} for the other {len(rest)} questions")
-            episodes += await play_all(scene, rest, "preflight")
+            episodes += await play_all(context, rest, "preflight")
     return episodes
 
 

@@ -57,7 +57,7 @@ class Ledger:
     def count(self, usage: Usage) -> None:
         """Add an answer."""
         self.spent["requests"] += 1
-        if not usage.told:
+        if not usage.is_complete:
             self.spent["without usage"] += 1
         self.spent["prompt_tokens"] += usage.prompt_tokens or 0
         self.spent["tokens"] += usage.tokens or 0
@@ -81,7 +81,7 @@ class Ledger:
         since, refusal = self._unpaid
         if time.monotonic() - since < REST:
             raise BudgetSpent(refusal)
-        self.check_told()
+        self.check_counted()
         used = self.spent + self.unsettled
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
         money = self.money(used)
@@ -113,7 +113,7 @@ class Ledger:
         self._unpaid = (time.monotonic(), answer)
         return BudgetSpent(answer)
 
-    def check_told(self) -> None:
+    def check_counted(self) -> None:
         """An error where there is a budget, and the server does not tell what its answers cost."""
         unknown = self.spent["without usage"]
         for name in ("budget_tokens", "budget_money"):

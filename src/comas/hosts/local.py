@@ -172,8 +172,8 @@ class LocalHost:
         if not hasattr(self.engine, "weigh"):  # one of somebody's own that samples, and no more
             raise UserMistake(
                 f"turn {ask.turn}: the engine of host {self.name} ({type(self.engine).__name__})"
-                f" has no `weigh`: take another (hosts.{self.name}.engine), or have words said"
-                " instead"
+                f" has no `weigh`: take another (hosts.{self.name}.engine), or set"
+                " options.score=text"
             )
         prompt_ids = self.chat.encode(ask.messages)
         spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]

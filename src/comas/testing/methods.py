@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from comas.game import memory
-from comas.game.play import Scene, settle_all, turn_rewards
+from comas.game.play import GameContext, settle_all, turn_rewards
 from comas.game.prompts import check_holes
 from comas.testing.scripted import (
     Script,
@@ -26,7 +26,7 @@ from comas.testing.scripted import (
     play_step,
     records,
     repeating,
-    scripted_scene,
+    scripted_context,
 )
 from comas.types import Episode, Method, Question, Row, State, Task, Turn, UserMistake
 
@@ -58,8 +58,8 @@ def check_method(
     assert again[1:] == (before, after), "the same seed: another state"
     _check_order(method, task, questions, script, played, **setting)
     seated = {key: value for key, value in setting.items() if key != "samples"}
-    scene, _ = scripted_scene(method, task, script, **seated)
-    _check_settling(dataclasses.replace(scene, state=before), episodes, after)
+    context, _ = scripted_context(method, task, script, **seated)
+    _check_settling(dataclasses.replace(context, state=before), episodes, after)
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
         unseen = records(discuss(method, task, script, poisoned, **setting))
@@ -73,7 +73,7 @@ def check_method(
     _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
     if setting.get("samples", 1) >= method.samples:
         _check_compared(method, [turn for turn in turns if turn.reward is not None])
-    joined = turn_rewards(episodes, scene.members)
+    joined = turn_rewards(episodes, context.members)
     counts = [len(rewards) for by_policy in joined.values() for rewards in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
@@ -182,17 +182,17 @@ def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Questio
     return reversed_draw
 
 
-def _check_settling(scene: Scene, episodes: Sequence[Episode], after: State) -> None:
+def _check_settling(context: GameContext, episodes: Sequence[Episode], after: State) -> None:
     """Settling and updating again give the same, and leave the record of before as it was."""
     settled = records(episodes)
-    before = copy.deepcopy(scene.state)
-    settle_all(scene, episodes)
+    before = copy.deepcopy(context.state)
+    settle_all(context, episodes)
     assert records(episodes) == settled, "settling a recorded discussion again gave other rewards"
-    if scene.method.memory.update is not None:
-        assert memory.next_state(scene, episodes) == after, (
+    if context.method.memory.update is not None:
+        assert memory.next_state(context, episodes) == after, (
             "update gave another state the second time"
         )
-    assert scene.state == before, "the state was changed: play, settle and update only read it"
+    assert context.state == before, "the state was changed: play, settle and update only read it"
 
 
 def _check_wording_of(method: Method) -> None:
