@@ -63,7 +63,7 @@ def span(seconds: float) -> str:
 
 
 def read_as(turn: Turn) -> str:
-    """Say what the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where
+    """Say what the game read in a turn, the reason of a reward: `score 3`, `no answer`; empty where
     it says nothing of the kind.
     """
     for fact in ("score", "answer"):

@@ -330,7 +330,7 @@ def check_votes(task: Task, name: str) -> None:
 
 def planned_team(bases: Sequence[str], settings: Mapping[str, Any]) -> Plan:
     """Plan the team that is asked: of a run, an export or a config, of copies of one base, or of
-    several bases at one table.
+    several bases in one team.
     """
     if len(bases) > 1:
         table: dict[str, Any] = {"method": "ttrl", "lr": 1e-6}

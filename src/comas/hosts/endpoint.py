@@ -51,7 +51,7 @@ LONGEST = 120.0
 AGAIN = (408, 409, 429)
 """Statuses, besides 5xx, after which the library asks again."""
 GIVEN_UP = (502, 504, 524)
-"""Statuses of a gateway behind which a server may go on, and be paid for it."""
+"""Statuses of a gateway behind which a server may go on, and bill it."""
 WAITS = ("retry-after-ms", "retry-after", "x-should-retry")
 """Headers by which a server says when to ask again."""
 MAX_TOKENS = "max_tokens"

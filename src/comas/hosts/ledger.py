@@ -1,7 +1,7 @@
 """Ledger of a host behind an API: its costs, its failures, and the budgets that it keeps.
 
-A budget is checked before each try: those that are open when it ends are paid all the same, so that
-it is exceeded by `concurrency` requests at most. Leaves out: reading what an answer has cost
+A budget is checked before each try: those that are open when it ends are billed all the same, so
+that it is exceeded by `concurrency` requests at most. Leaves out: reading what an answer has cost
 (`hosts.completion`), keeping accounts in a folder (`team.spending`).
 """
 
@@ -19,7 +19,7 @@ from comas.program import Work
 from comas.types import UserMistake
 
 REST = 30.0
-"""Seconds in which a server that wants to be paid is not asked again: games that wait for their
+"""Seconds in which a server whose account is empty is not asked again: games that wait for their
 turn would all ask it.
 """
 
@@ -50,8 +50,8 @@ class Ledger:
         """Tokens and money that count against the same budgets: those of an evaluation's other
         systems.
         """
-        self._unpaid: tuple[float, str] = (-math.inf, "")
-        """When the server last wanted to be paid, and the message about it."""
+        self._refused: tuple[float, str] = (-math.inf, "")
+        """When the account was last empty, and the message about it."""
         self.work = work or Work()
 
     def count(self, usage: Usage) -> None:
@@ -78,7 +78,7 @@ class Ledger:
 
     def check_budget(self) -> None:
         """An error where a budget is spent, or cannot be held."""
-        since, refusal = self._unpaid
+        since, refusal = self._refused
         if time.monotonic() - since < REST:
             raise BudgetSpent(refusal)
         self.check_counted()
@@ -107,10 +107,9 @@ class Ledger:
         """
         self.events["out of credit"] += 1
         answer = (
-            f"host {self.host}: {answer}; what was paid for there is used up: add to"
-            f" it{self.work.going_on()}"
+            f"host {self.host}: {answer}; its account is used up: add to it{self.work.going_on()}"
         )
-        self._unpaid = (time.monotonic(), answer)
+        self._refused = (time.monotonic(), answer)
         return BudgetSpent(answer)
 
     def check_counted(self) -> None:

@@ -392,7 +392,7 @@ class LocalHost:
         }
 
     def account(self) -> Account:
-        """Nothing is paid for."""
+        """Nothing is billed."""
         return {}
 
     def close(self) -> None:

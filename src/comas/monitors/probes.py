@@ -7,7 +7,7 @@ twice is work that they should go on accepting (`proven`), as far as they were r
 the start are shown each kind, which gives the shares that later ones are compared with, and then a
 few of each are shown at every step, drawn from the same plants: the comparison is with the team at
 its start, on the same work. Nobody learns from these games. How many are played follows from the
-run's allowance; where that pays for too few to show anything, none are (`CannotWatch`). Leaves out:
+run's allowance; where that is too little to show anything, none are (`CannotWatch`). Leaves out:
 games without judges, and those in which agents pose the question.
 """
 

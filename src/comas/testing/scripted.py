@@ -188,7 +188,7 @@ class Scripted:
         return {}
 
     def account(self) -> Account:
-        """Nothing is paid for."""
+        """Nothing is billed."""
         return {}
 
     def close(self) -> None:
