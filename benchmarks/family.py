@@ -94,7 +94,7 @@ JUDGES = {
     "comas_agree half-taught": _half_taught("comas_agree"),
     "comas_rules half-taught": _half_taught("comas_rules"),
 }
-"""Ways to pay judges, beside the default, which holds them, and the paper's, which does not."""
+"""Ways to reward judges, beside the default, which holds them, and the paper's, which does not."""
 BESIDE = {
     "ttrl of each voter": System(tuple(("method=ttrl", f"{a}") for a in VOTERS)),
     "ttrl of one voter": System((("method=ttrl", VOTERS[0]),)),
@@ -154,7 +154,7 @@ def _none_posed(method: str) -> Claim:
 
 
 def _judge_claims(method: str) -> list[Claim]:
-    """That a way to pay judges teaches them, and better than the default holds them."""
+    """That a way to reward judges teaches them, and better than the default holds them."""
     name = f"{method} half-taught"
     held = "comas half-taught"
     return [

@@ -19,8 +19,8 @@ from typing import Any
 from comas.config.plan import plan
 from comas.config.schema import read
 from comas.evaluation.systems import asked, load
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all
 from comas.methods.shared.judging import read_score
 from comas.setups import debate, single
 from comas.stats import pass_at
@@ -141,14 +141,14 @@ def learning_curve(folder: Path, measure: str) -> tuple[list[float], list[float]
 # --- from its team
 
 
-def learning_member(team: Team, role: str) -> Member:
+def learning_member(team: Team, role: str) -> TeamMember:
     """The agent that learns this role."""
     able = [m for m in team.members if m.roles is None or role in m.roles]
     learning = [member for member in able if not member.frozen]
     return _open((learning or able)[0])
 
 
-def _open(member: Member) -> Member:
+def _open(member: TeamMember) -> TeamMember:
     """The member at temperature 1, for every role that it is asked in."""
     return replace(member, sampling=Sampling(1.0, 1.0, 64), roles=None)
 
@@ -157,9 +157,9 @@ def coverage(team: Team, k: int) -> float:
     """pass@k of `TRIES` answers per puzzle of the first agent that answers questions."""
     puzzles = pick.load("test", limit=COUNT, seed=12)
     member = learning_member(team, "solution")
-    scene = Scene(_game(single.play), pick.task, [member], 0)
+    context = GameContext(_game(single.play), pick.task, [member], 0)
     right = dict.fromkeys([puzzle.id for puzzle in puzzles], 0)
-    for episode in run_sync(play_all(scene, puzzles, "coverage", TRIES)):
+    for episode in run_sync(play_all(context, puzzles, "coverage", TRIES)):
         right[episode.question.id] += _is_right(episode.question, episode.turns[0].text)
     return math.fsum(pass_at(TRIES, count, k) for count in right.values()) / len(right)
 
@@ -209,7 +209,7 @@ def win_rate(folder: Path, team: Team) -> float:
     return sum(wins) / len(wins) if wins else math.nan
 
 
-def _scores(puzzles: Sequence[Question], solver: Member, judge: Member) -> list[int | None]:
+def _scores(puzzles: Sequence[Question], solver: TeamMember, judge: TeamMember) -> list[int | None]:
     solved = [prompt_of("solution", question=q.prompt, history="") for q in puzzles]
     works = run_sync(ask_each(solver, "solution", solved))
     prompts = [
@@ -224,8 +224,8 @@ def debate_gain(folder: Path, team: Team) -> float:
     puzzles = pick.load("test", limit=COUNT, seed=14)
     members = [_open(member) for member in team.members]
     revisions = team.config.options.get("revisions", 1)
-    scene = Scene(_game(debate.play), pick.task, members, 0, {"revisions": revisions})
-    episodes = run_sync(play_all(scene, puzzles, "debate"))
+    context = GameContext(_game(debate.play), pick.task, members, 0, {"revisions": revisions})
+    episodes = run_sync(play_all(context, puzzles, "debate"))
     return _accuracy_of_round(episodes, revisions) - _accuracy_of_round(episodes, 0)
 
 

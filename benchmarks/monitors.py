@@ -59,8 +59,8 @@ KINDS = {
     "slow": Kind(("lr=2e-4", "steps=120"), 3, "the default at two fifths of its learning rate"),
     "pair": Kind(("agents=2", "steps=120"), 3, "two agents"),
     "adapters": Kind(("learner=adapters", "steps=120"), 3, "adapters on one base"),
-    "rules": Kind(("method=comas_rules", "steps=120"), 3, "judges that are paid by rules"),
-    "labels": Kind(("method=rlvr", "steps=120"), 3, "the true verifier pays"),
+    "rules": Kind(("method=comas_rules", "steps=120"), 3, "judges that are rewarded by rules"),
+    "labels": Kind(("method=rlvr", "steps=120"), 3, "rewards of the true verifier"),
     "paper": Kind(("preset=paper", "steps=120"), 5, "as published: all-wrong critics"),
     "free": Kind(
         ("kl={}", "credit.normalise=all", "questions=32", "steps=150"), 5, "no KL, small steps"

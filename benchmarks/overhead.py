@@ -23,7 +23,7 @@ from shapes import arguments, show
 
 from comas.config.plan import plan
 from comas.config.schema import read
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.hooks import Hook
 from comas.questions.checked import of_run
 from comas.storage.run import Run
@@ -77,7 +77,7 @@ def team_of(games: int, steps: int) -> tuple[Team, Scripted]:
     resolved = plan(read(None, keys))
     config = resolved.config
     host = Scripted(golden_script, name="home")
-    members: list[Member] = [
+    members: list[TeamMember] = [
         replace(m, host=host) for m in members_of(resolved, dict.fromkeys(config.hosts, host))
     ]  # type: ignore
     return Team(resolved, {"home": host}, members), host  # type: ignore[dict-item]

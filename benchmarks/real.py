@@ -85,7 +85,7 @@ SYSTEMS = {
     ),
     "agree check": System(
         ("method=comas_agree", "agents=2", "questions=24", "options.evaluations=3"),
-        "judges paid for agreeing, taught to check",
+        "judges rewarded for agreeing, taught to check",
         ("check",),
     ),
     "twins check": System(
@@ -141,7 +141,7 @@ def checked(team: Team, questions: Sequence[Question], rng: random.Random) -> li
     """What judges say who know the true answer, of the model's own work."""
     task = team.task
     of_kind: dict[bool, list[list[dict[str, str]]]] = {True: [], False: []}
-    for episode in run_sync(play_all(team.scene(keep=False), questions, "judges")):
+    for episode in run_sync(play_all(team.context(keep=False), questions, "judges")):
         for work in episode.turns:
             if work.finished and task.extract(episode.question, work.text) is not None:
                 truth = str(episode.question.answer)

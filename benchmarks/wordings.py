@@ -152,8 +152,8 @@ def main() -> None:
         task, "validation", path=team.config.data, limit=args.questions, seed=0, **options
     )
     method = replace(team.method, play=play)
-    scene = replace(team.scene(), method=method, options={"answers": args.answers})
-    episodes = run_sync(play_all(scene, questions, "wordings"))
+    context = replace(team.context(), method=method, options={"answers": args.answers})
+    episodes = run_sync(play_all(context, questions, "wordings"))
     team.close()
     single: list[bool] = []
     majority: list[bool] = []

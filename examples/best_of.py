@@ -2,8 +2,8 @@
 options.drafts=6
 
 One agent drafts `drafts` solutions, a peer checks each, and the first that passes is the answer. A
-draft is paid 1 if its check ends with the word `right`, 0 if with `wrong`, and nothing otherwise;
-checks are not paid.
+draft has reward 1 if its check ends with the word `right`, 0 if with `wrong`, and none otherwise;
+checks have no reward.
 """
 
 import asyncio

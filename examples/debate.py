@@ -1,9 +1,9 @@
-"""A setup that is trained: a debate pays what the majority ends with.  comas train
+"""A setup that is trained: a debate rewards what the majority ends with.  comas train
 method=./examples/debate.py
 
-The game is the setup that `comas eval --setups debate` plays; all that is added is who is paid for
-what. No labels: an answer of either round is paid 1 if it is what most agents end with, otherwise
-0. Beware of habits that all share (see docs/method.md).
+The game is the setup that `comas eval --setups debate` plays; all that is added is what is
+rewarded. No labels: an answer of either round has reward 1 if it is what most agents end with,
+otherwise 0. Beware of habits that all share (see docs/method.md).
 """
 
 from comas.game.votes import agrees, majority, read

@@ -3,7 +3,7 @@ comas train method=./examples/frontier.py options.votes=8
 
 Where all agree a vote teaches nothing. The record holds the share of the majority for each question
 that was asked; half of a step are questions whose share lay between `low` and `high`, the other
-half are drawn from the rest. A vote for the majority's answer is paid 1, any other 0.
+half are drawn from the rest. A vote for the majority's answer has reward 1, any other 0.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ def settle(episodes, task):
 def update(state, episodes, task):
     shares = dict(state["shares"])
     for episode in episodes:
-        paid = [turn.reward for turn in episode.turns]
-        shares[episode.question.id] = sum(paid) / len(paid)
+        rewards = [turn.reward for turn in episode.turns]
+        shares[episode.question.id] = sum(rewards) / len(rewards)
     return {"shares": shares}
 
 

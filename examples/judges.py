@@ -48,7 +48,7 @@ def demonstrations(team, questions, rng):
     """Rows of both verdicts, as many of one as of the other."""
     task = team.task
     pairs = {True: [], False: []}
-    for episode in run_sync(play_all(team.scene(keep=False), questions, "judges")):
+    for episode in run_sync(play_all(team.context(keep=False), questions, "judges")):
         read = [(turn, task.extract(episode.question, turn.text)) for turn in episode.turns]
         said = [(turn, answer) for turn, answer in read if turn.finished and answer is not None]
         for (work, _), (_, found) in itertools.permutations(said, 2):

@@ -1,5 +1,5 @@
-"""comas from Python, as in a notebook (each `# %%` is a cell): train, look at what was paid, ask
-the team.
+"""comas from Python, as in a notebook (each `# %%` is a cell): train, look at the rewards, ask the
+team.
 """
 
 # %% train: keys as on the command line, `__` for the dot
@@ -25,6 +25,6 @@ team = comas.load(result.run)
 episode = team.discuss(question, seed=0)
 team.method.settle([episode], team.task)
 for turn in episode.turns:
-    print(f"{turn.agent} {turn.role}: {turn.text!r}  paid {turn.reward}")
+    print(f"{turn.agent} {turn.role}: {turn.text!r}  reward {turn.reward}")
 print("answer:", episode.answer, "->", team.task.verify(question, episode.answer or ""))
 team.close()

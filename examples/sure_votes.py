@@ -1,9 +1,9 @@
-"""A method of one's own: majority votes that pay only where they are sure.  comas train
+"""A method of one's own: majority votes that count only where they are sure.  comas train
 method=./examples/sure_votes.py options.least=0.7
 
-The game, the credit and the loss are those of TTRL. A vote for the majority's answer is paid 1, any
-other 0, if at least the share `least` of the votes agrees; otherwise nobody is paid, and nobody
-learns from this question.
+The game, the credit and the loss are those of TTRL. A vote for the majority's answer has reward 1,
+any other 0, if at least the share `least` of the votes agrees; otherwise there are no rewards, and
+nobody learns from this question.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """CoMAS without its scoring role, for the ablation of studies/paper.toml: the verdict that ends the
-criticism pays the solution, and the opposite pays the criticism.
+criticism is the reward of the solution, and the opposite that of the criticism.
 
 Leaves out: everything else; `comas.methods.comas` has the whole game.
 """
@@ -37,7 +37,7 @@ async def play(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Pay a solution its verdict and the criticism the opposite; unreadable work is paid 0."""
+    """Reward a solution with its verdict, and its criticism with the opposite; 0 if unreadable."""
     for episode in episodes:
         (solution,) = in_role(episode, "solution")
         if not solution.info["readable"]:

@@ -13,7 +13,7 @@ from comas.types import Method
 
 
 def settle(episodes, task):
-    """Pay each turn by random rewards."""
+    """Give each turn a random reward."""
     for episode in episodes:
         for turn in episode.turns:
             turn.reward = float(derive_seed("coin", turn.id) % 2)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from comas.game.agent import Agent, Member
+from comas.game.agent import Agent, TeamMember
 from comas.game.moves import Move, played
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.stats import Interval
 from comas.tasks import kuhn
 from comas.types import HostFailure, Method, Question, Sampling, Task, UserMistake
@@ -100,16 +100,16 @@ def _never(*args: object) -> Any:
     raise AssertionError("nothing is settled here")
 
 
-async def measured_bets(member: Member, asks: int, seed: int = 0) -> dict[str, int]:
+async def measured_bets(member: TeamMember, asks: int, seed: int = 0) -> dict[str, int]:
     """View -> how many of `asks` moves are bets. HostFailure where some could not be asked for."""
     if asks < 1:
         raise UserMistake(f"each view is asked for {asks} moves: at least 1")
     game = Method(_play, _never, _never, _never)
     speaking = replace(member, sampling=Sampling(), roles=None)
-    scene = Scene(game, replace(kuhn.task, rules=_one_move), [speaking], seed)
+    context = GameContext(game, replace(kuhn.task, rules=_one_move), [speaking], seed)
     views = [Question(id=view, prompt=view) for view in kuhn.BETS]
     bets: Counter[str] = Counter()
-    for episode in await play_all(scene, views, "kuhn", asks):
+    for episode in await play_all(context, views, "kuhn", asks):
         if episode.error is not None:
             view = episode.question.id
             raise HostFailure(f"no move of {member.name} at {view}: {episode.error}")

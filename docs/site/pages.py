@@ -255,7 +255,7 @@ def all_pages(listed: Sequence[Listed], pages: Path) -> str:
 
 def method_names() -> list[str]:
     """Names of the shipped methods, in the order of docs/methods.md."""
-    (family,) = tables(DOCS / "methods.md", "paid")
+    (family,) = tables(DOCS / "methods.md", "reward")
     listed = [row[0].strip("`") for row in family.rows]
     shipped = {path.stem for path in METHODS.glob("[a-z]*.py")}
     if set(listed) != shipped:
@@ -292,14 +292,14 @@ def paper_link(paper: re.Match[str]) -> str:
 
 
 def payment(name: str) -> Iterator[str]:
-    """Who is paid for what, and what the method needs: its row of docs/methods.md."""
-    (family,) = tables(DOCS / "methods.md", "paid")
+    """What is rewarded, and what the method needs: its row of docs/methods.md."""
+    (family,) = tables(DOCS / "methods.md", "reward")
     (row,) = rows_about(name, family)
     cells = dict(zip(family.header, row, strict=True))
     yield "## Reward"
     yield "v, s and p are explained on [All methods](../methods.md#the-family)."
     parts = [
-        part.split(": ", 1) if ": " in part else ["", part] for part in cells["paid"].split("; ")
+        part.split(": ", 1) if ": " in part else ["", part] for part in cells["reward"].split("; ")
     ]
     yield markdown(Table(("of", "reward"), parts))
     yield f"Needs of the task: {cells['needs'] or 'nothing'}. Team: {cells['team, tiny model']}."

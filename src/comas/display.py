@@ -63,7 +63,7 @@ def span(seconds: float) -> str:
 
 
 def read_as(turn: Turn) -> str:
-    """Say what the game read in a turn, the reason of payments: `score 3`, `no answer`; empty where
+    """Say what the game read in a turn, the reason of a reward: `score 3`, `no answer`; empty where
     it says nothing of the kind.
     """
     for fact in ("score", "answer"):
@@ -88,11 +88,11 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
         agent = Text(clean(turn.agent), "bold")
         role = Text(clean(turn.role, BRIEF), COLOURS.get(turn.role, "white"))
         text = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
-        pay = Text("unpaid", "dim")
+        shown_reward = Text("no reward", "dim")
         if turn.reward is not None:
             colour = "green" if turn.reward > 0 else "red" if turn.reward < 0 else "dim"
-            pay = Text(f"{turn.reward:+.2f}", colour)
-        table.add_row(agent, role, text, pay)
+            shown_reward = Text(f"{turn.reward:+.2f}", colour)
+        table.add_row(agent, role, text, shown_reward)
     return Group(Text(clean(question), "bold"), table)
 
 
@@ -265,7 +265,7 @@ class Lines(Quiet):
     def __init__(self, console: Console, every: float = 10.0) -> None:
         super().__init__(console)
         self.every = every
-        self.began = self.said = time.monotonic()
+        self.began = self.last_line_at = time.monotonic()
         """When it began, and when there was news."""
         self.left = ""
         """How long the other steps, or the other games, take."""
@@ -289,25 +289,25 @@ class Lines(Quiet):
         config = team.config
         self.total = config.steps
         self.tokens = config.tokens
-        self.began = self.said = time.monotonic()
+        self.began = self.last_line_at = time.monotonic()
         method = f"{config.method}/{config.preset}" if config.preset else config.method
         self._say(f"{len(team.members)} agents, {method}, in {run.path}")
         for role, what in team.method.rewards.items():
             if role == "evaluation" and config.options.get("evaluate") is False:
                 continue  # nobody is asked for one
-            self._say(f"{role} is paid {what}")
+            self._say(f"{role} is rewarded with {what}")
 
     def working(self, progress: Progress) -> None:
-        # told once: nothing is counted there
+        # once: nothing is counted there
         if progress.stage in ("estimating", "loading") and not progress.seconds:
             self._say(NAMES[progress.stage])
-        if time.monotonic() - self.said < self.every:
+        if time.monotonic() - self.last_line_at < self.every:
             return
-        self.said = time.monotonic()
+        self.last_line_at = time.monotonic()
         stage = self._stage(progress)
         words = ", ".join(filter(None, [stage.left, stage.counted, stage.details]))
         what = f"{stage.name}: {words}" if words else stage.name
-        self._say(f"{what}; {span(self.said - self.began)}")
+        self._say(f"{what}; {span(self.last_line_at - self.began)}")
 
     def _stage(self, progress: Progress) -> Shown:
         """Say what goes on."""
@@ -334,9 +334,9 @@ class Lines(Quiet):
         left = self._seconds_left(metrics)
         if len(self.steps) >= STEPS:
             self.left = f"about {span(left)} for the other steps" if left else ""
-        if len(self.steps) > 1 and time.monotonic() - self.said < self.every:
+        if len(self.steps) > 1 and time.monotonic() - self.last_line_at < self.every:
             return
-        self.said = time.monotonic()
+        self.last_line_at = time.monotonic()
         done = self._number(metrics["step"])
         budget = f" of {self.tokens:,}" if self.tokens else ""
         tokens = f"{metrics['tokens']:,}{budget} tokens"
@@ -348,7 +348,7 @@ class Lines(Quiet):
         parts = [f"{tokens}; reward {reward}", *varied(metrics.get("variety", {}))]
         parts += [*lost(metrics.get("replies", ())), self.left]
         facts = "; ".join(filter(None, parts))
-        self._say(f"{done}: {span(self.said - self.began)}, {facts}")
+        self._say(f"{done}: {span(self.last_line_at - self.began)}, {facts}")
 
     def _number(self, step: int) -> str:
         """The number of a step, from 1 on; a run that tokens end has no last one."""
@@ -362,7 +362,7 @@ class Lines(Quiet):
         return max(0.0, steps) * sum(self.steps) / len(self.steps)
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
-        self.said = time.monotonic()
+        self.last_line_at = time.monotonic()
         accuracy = found if found else "unknown: nothing could be judged"
         self._say(f"step {step}: accuracy {name} {accuracy}")
 
@@ -375,7 +375,7 @@ class Lines(Quiet):
 
     def cell(self, system: str, task: str, setup: str) -> None:
         if not self.cell_name:  # loading is not counted
-            self.began = self.said = time.monotonic()
+            self.began = self.last_line_at = time.monotonic()
         self.cell_name = clean(f"{label(system)} {task} {setup}")
 
     def game(self, record: Mapping[str, Any]) -> None:

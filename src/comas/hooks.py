@@ -110,7 +110,7 @@ class Alarm:
     step: int
     """Counted from 0."""
     kind: str
-    """`unreadable`, `cut`, `unpaid` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
+    """`unreadable`, `cut`, `unrewarded` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
     roles: tuple[str, ...]
     """Roles that it is about; none where it is about the whole step."""
     share: float
@@ -298,12 +298,12 @@ class Pulse:
         self._lately.clear()
         self.hook.working(self.progress())
 
-    def heard_apart(self, turn: Turn) -> None:
+    def count_turn_apart(self, turn: Turn) -> None:
         """Count a complete reply that is no part of the step."""
         if turn.policy.partition("/")[0] not in self._own:
             self._apart += 1
 
-    def heard(self, turn: Turn) -> None:
+    def count_turn(self, turn: Turn) -> None:
         """Count a complete reply where its host does not, and hand on those of discussions."""
         meter = self._own.get(turn.policy.partition("/")[0])
         if meter is not None:

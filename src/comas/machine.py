@@ -335,17 +335,17 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     )
     facts["devices"] = ", ".join(devices)
 
-    def told(key: str) -> str:
+    def joined(key: str) -> str:
         """`left: float32, right: bfloat16` of the hosts that tell it; truths as in JSON."""
         values = {name: host[key] for name, host in host_facts.items() if key in host}
         texts = {n: json.dumps(v) if isinstance(v, bool) else v for n, v in values.items()}
         return ", ".join(f"{name}: {text}" for name, text in texts.items())
 
-    facts["dtypes"] = told("dtype")
+    facts["dtypes"] = joined("dtype")
     for name, key in (("engines", "engine"), ("where", "where")):
-        if text := told(key):
+        if text := joined(key):
             facts[name] = text
-    return {**facts, **{key: told(key) for key in ("deterministic", "margin_known")}}
+    return {**facts, **{key: joined(key) for key in ("deterministic", "margin_known")}}
 
 
 def version_of(package: str) -> str | None:

@@ -32,7 +32,7 @@ def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator
         if times > 1 or not soon():
             at_once()
 
-    def heard(*_: Any) -> None:
+    def on_signal(*_: Any) -> None:
         nonlocal count
         count += 1
         if count > 2:
@@ -43,7 +43,7 @@ def listening(soon: Callable[[], bool], at_once: Callable[[], Any]) -> Generator
     # nohup ignores it
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         kinds.append(signal.SIGHUP)
-    before = {kind: signal.signal(kind, heard) for kind in kinds}
+    before = {kind: signal.signal(kind, on_signal) for kind in kinds}
     try:
         yield
     finally:

@@ -690,7 +690,7 @@ class Host(Protocol):
         ...
 
     def account(self) -> Account:
-        """Return the costs so far; empty where nothing is paid for."""
+        """Return the costs so far; empty where nothing is billed."""
         ...
 
     def close(self) -> None:

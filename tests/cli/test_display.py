@@ -180,7 +180,7 @@ def test_a_narrow_terminal_cuts_neither_bar_nor_time(width: int) -> None:
 def test_the_first_lines_name_the_method_and_what_is_paid_to_whom(
     tmp_path: Path, evaluate: bool
 ) -> None:
-    """A method without presets stands alone, and nobody is paid who is never asked."""
+    """A method without presets stands alone, and nothing is rewarded who is never asked."""
     said: list[str] = []
     for preset in ("stable", None):
         out = StringIO()
@@ -194,8 +194,8 @@ def test_the_first_lines_name_the_method_and_what_is_paid_to_whom(
         said.append(out.getvalue())
     assert said[0].startswith("2 agents, mine.py/stable, in ")
     assert said[1].startswith("2 agents, mine.py, in ")
-    assert all("solution is paid its score" in text for text in said)
-    assert all(("is paid the opposite" in text) == evaluate for text in said)
+    assert all("solution is rewarded with its score" in text for text in said)
+    assert all(("is rewarded with the opposite" in text) == evaluate for text in said)
 
 
 def test_nothing_lost_is_nothing_told() -> None:

@@ -1,4 +1,4 @@
-"""What the end of a run says of its agents."""
+"""The end of a run: its gain first, and agents that fell."""
 
 from __future__ import annotations
 
@@ -36,4 +36,15 @@ def test_an_agent_that_fell_is_told_where_the_mean_hides_it(
     print_summary(Console(file=shown, width=200), result_of(run, 0.0))
     line = "  an agent fell: a 1.000 to 0.500, b 0.333 to 1.000\n"
     assert (line in shown.getvalue()) is fell
-    assert "gain" in shown.getvalue()
+    first, before, *_ = shown.getvalue().strip().splitlines()
+    assert first.startswith("held-out accuracy 0.500 -> 0.500: gain +")
+    assert before == "  before  0.500 [0.000, 1.000]"
+
+
+def test_a_run_that_was_not_measured_says_so_first(run: Run) -> None:
+    step(run, 0, seconds=1.0, spent={})
+    shown = io.StringIO()
+    print_summary(Console(file=shown, width=200), result_of(run, 0.0))
+    first, before, *_ = shown.getvalue().strip().splitlines()
+    assert first.startswith("held-out accuracy, mean over agents")
+    assert before == "  before  not measured"

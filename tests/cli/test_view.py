@@ -20,7 +20,7 @@ from tests.support.viewed import evaluation, viewed_run
     [
         (["none"], "none: there is no such folder; name a run or an evaluation"),
         (["empty"], "empty is not a run: it has no config.toml"),
-        (["r", "--only", "odd"], "--only odd: one of paid-but-wrong, right-but-unpaid"),
+        (["r", "--only", "odd"], "--only odd: one of rewarded-but-wrong, right-but-unrewarded"),
         (["r", "--steps", "1"], "--steps and --only narrow what a file holds: name it with --html"),
         (
             ["r", "--html", "x.html", "--steps", "1-9"],
@@ -48,6 +48,16 @@ def test_a_mistake_is_one_line(
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert line in said[0]
+
+
+@pytest.mark.parametrize("only", ["rewarded-but-wrong", "paid-but-wrong"])
+def test_a_kind_of_discussions_is_known_by_the_name_of_0_1(
+    only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    viewed_run(tmp_path / "r")
+    assert command(["view", "r", "--html", "x.html", "--only", only], monkeypatch) == 0
+    assert Path("x.html").is_file()
 
 
 def test_a_file_of_a_run_and_an_evaluation(

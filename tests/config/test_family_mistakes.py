@@ -165,8 +165,8 @@ def test_a_persona_reaches_the_model_as_a_system_message(tmp_path: Path) -> None
         for agent in agents:
             await agent.ask("solution", question.prompt)
 
-    scene = replace(team.scene(), method=game(play), options={})
-    run_sync(play_all(scene, [Question(id="q", prompt="1 2")], 0))
+    context = replace(team.context(), method=game(play), options={})
+    run_sync(play_all(context, [Question(id="q", prompt="1 2")], 0))
     team.close()
     asked = "<|user|>1 2<|end|><|assistant|>"
     assert seen == [f"<|system|>Be brief.<|end|>{asked}", asked]

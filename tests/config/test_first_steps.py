@@ -159,7 +159,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
     resolved = system_plan("tiny", ["room.critic=9"])
-    own = ways.way(str(tmp_path / "mine.py"), outline(resolved)).method
+    own = ways.chosen_setup(str(tmp_path / "mine.py"), outline(resolved)).method
     check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
         check_roles(resolved.config, [resolved.method], resolved.task)

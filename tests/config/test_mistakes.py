@@ -263,10 +263,10 @@ method = replace(comas.method, paid=("solution",), kl={})
     ("keys", "said"),
     [
         (["kl.evaluation=0.1"], "kl.evaluation: method .* does not say that it rewards that role"),
-        (["agents.a.roles=['evaluation']"], "no agent can learn: method .* pays solution"),
+        (["agents.a.roles=['evaluation']"], "no agent can learn: method .* rewards solution"),
         (
             ["agents.a.roles=['evaluation']", "agents.b.frozen=true"],
-            "no agent can learn: method .* pays solution",
+            "no agent can learn: method .* rewards solution",
         ),
     ],
 )

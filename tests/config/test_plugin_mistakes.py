@@ -93,9 +93,9 @@ def line(error: str) -> str:
     [
         (
             {"reward": "float('nan')"},
-            "is paid nan: settle has to pay a finite number, or None for no pay",
+            "has reward nan: settle has to give a finite number, or None for none",
         ),
-        ({"reward": "'1.0'"}, "is paid '1.0': settle has to pay a finite number"),
+        ({"reward": "'1.0'"}, "has reward '1.0': settle has to give a finite number"),
         ({"answer": "turn"}, "play returned Turn(0/"),
         (
             {"answer": "turn.info.update(right=True) or turn.text"},

@@ -14,8 +14,8 @@ import pytest
 from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
-from comas.evaluation.ways import described, players, way
-from comas.game.agent import Member
+from comas.evaluation.ways import chosen_setup, described, players
+from comas.game.agent import TeamMember
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
@@ -136,7 +136,7 @@ def test_systems_are_asked_alike_and_what_differs_is_told(tmp_path: Path) -> Non
         EvaluationPlan([str(run.path)], limit=12), tmp_path / "own"
     )  # by itself as it was trained
     assert own["cells"][0]["tokens"] == theirs["tokens"]
-    assert all("were cut for want of room" in note for note in own["notes"])
+    assert all("were cut at the token limit" in note for note in own["notes"])
 
 
 def test_a_game_without_solutions_is_played_and_one_that_nobody_can_play_refused(
@@ -206,7 +206,7 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
 
     cut = Cell("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
     assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
-    assert "2 of 2 replies as solution were cut for want of room" in notes([cut])[0]
+    assert "2 of 2 replies as solution were cut at the token limit" in notes([cut])[0]
     odd = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
     assert cell_record(odd)["unreadable"] == 1
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
@@ -216,20 +216,20 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
 
 def test_agents_that_never_solve_answer_nothing_alone() -> None:
     host = Scripted(lambda *_: "7")
-    solver = Member("solver", host, "solver", roles=("solution",))
-    judge = Member("judge", host, "judge", roles=("evaluation", "scoring"))
-    open_ = Member("open", host, "open")
+    solver = TeamMember("solver", host, "solver", roles=("solution",))
+    judge = TeamMember("judge", host, "judge", roles=("evaluation", "scoring"))
+    open_ = TeamMember("open", host, "open")
     for members, answer in (
         ([solver, judge], ["solver"]),
         ([solver, judge, open_], ["solver", "open"]),
         ([judge], ["judge"]),
     ):
         team: Any = SimpleNamespace(members=members)
-        assert list(players(team, way("single", team))) == answer
+        assert list(players(team, chosen_setup("single", team))) == answer
         alone = "1 agent" if len(answer) == 1 else f"{len(answer)} agents, each alone"
-        assert described(team, way("single", team)) == alone
-        assert players(team, way("vote", team)) == {"team": members}
+        assert described(team, chosen_setup("single", team)) == alone
+        assert players(team, chosen_setup("vote", team)) == {"team": members}
         assert (
-            described(team, way("vote", team))
+            described(team, chosen_setup("vote", team))
             == ("1 agent", "team of 2", "team of 3")[len(members) - 1]
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.ways import way
+from comas.evaluation.ways import chosen_setup
 from comas.team.build import outline
 from tests.support import runs
 
@@ -61,7 +61,7 @@ def test_every_budget_is_a_setup_with_options_that_it_has() -> None:
     team = outline(runs.planned([]))
     setups = [setup for of_family in budgets.FAMILIES.values() for setup in of_family]
     assert len(set(setups)) == len(setups)
-    assert {way(setup, team).name for setup in setups} == set(setups)
+    assert {chosen_setup(setup, team).name for setup in setups} == set(setups)
     assert set(budgets.FAMILIES) == set(budgets.COLOURS)
 
 

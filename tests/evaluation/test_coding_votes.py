@@ -15,7 +15,7 @@ import pytest
 from comas import sandbox
 from comas.answers import code
 from comas.config.plugins import load_plugin
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.methods import ttrl
 from comas.sandbox.jail import Broken, Limits
 from comas.sandbox.literals import plain
@@ -57,10 +57,10 @@ def ballots(question: Question, programs: list[str]) -> list[str | None]:
 def voted(question: Question, programs: list[str], task: Task = mbpp.task) -> Episode:
     said = iter(programs)
     members, _ = scripted_team(lambda *_: block(next(said)), 2)
-    scene = Scene(
+    context = GameContext(
         Method(vote.play, *[lambda *_: None] * 3), task, members, 0, {"votes": len(programs)}
     )
-    return asyncio.run(play_all(scene, [question], "eval"))[0]
+    return asyncio.run(play_all(context, [question], "eval"))[0]
 
 
 def test_programs_that_do_the_same_agree() -> None:
@@ -120,8 +120,10 @@ def test_a_sandbox_that_breaks_is_no_agreement(monkeypatch: pytest.MonkeyPatch) 
         code.ballot(SHOWN, POWER)
     assert len(tried) == 2
     members, _ = scripted_team(lambda *_: block(POWER), 2)
-    scene = Scene(Method(vote.play, *[lambda *_: None] * 3), mbpp.task, members, 0, {"votes": 4})
-    (episode,) = asyncio.run(play_all(scene, [SHOWN], "eval"))
+    context = GameContext(
+        Method(vote.play, *[lambda *_: None] * 3), mbpp.task, members, 0, {"votes": 4}
+    )
+    (episode,) = asyncio.run(play_all(context, [SHOWN], "eval"))
     assert "no more processes" in (episode.error or "")  # recorded, and left out of every count
     assert episode.answer is None
 

@@ -17,9 +17,9 @@ from comas.cli.evaluate import print_cross
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import CROSS, EvaluationPlan
 from comas.evaluation.teams import Game, against, between, game_of, judging, matrix_of
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.moves import facing
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.methods import mars, self_redteam
 from comas.stats import interval_record, mean_interval
 from comas.tasks import gate, kuhn, pick
@@ -91,17 +91,21 @@ def test_only_questions_that_all_pairs_have_count() -> None:
 
 
 async def payoffs(
-    game: Game, rows: Sequence[Member], columns: Sequence[Member], questions: Any, task: Task
+    game: Game,
+    rows: Sequence[TeamMember],
+    columns: Sequence[TeamMember],
+    questions: Any,
+    task: Task,
 ) -> dict[str, float]:
     """Question -> payoff of the row, of one pair of teams; without those that did not end."""
-    scene = Scene(between(game), judging(task), against(rows, columns), 0)
-    episodes = await play_all(scene, questions, CROSS)
+    context = GameContext(between(game), judging(task), against(rows, columns), 0)
+    episodes = await play_all(context, questions, CROSS)
     return {e.question.id: float(e.answer) for e in episodes if e.answer is not None}
 
 
-def member(name: str, *moves: str) -> Member:
+def member(name: str, *moves: str) -> TeamMember:
     host = Scripted(lambda policy, role, prompt, seed: moves[seed % len(moves)], name)
-    return Member(name, host, "p")
+    return TeamMember(name, host, "p")
 
 
 def test_the_row_has_the_first_seat_and_its_payoff() -> None:
@@ -129,12 +133,12 @@ def test_an_attack_succeeds_where_the_class_is_kept_and_the_verdict_wrong() -> N
     def attack(policy: str, role: str, prompt: str, seed: int) -> str:
         return f"{' '.join(prompt.split()[2:])} story"
 
-    keeps = Member("attacker", Scripted(attack, "x"), "p")
-    no_request = Member("attacker", Scripted(lambda *_: "what ?", "y"), "p")
+    keeps = TeamMember("attacker", Scripted(attack, "x"), "p")
+    no_request = TeamMember("attacker", Scripted(lambda *_: "what ?", "y"), "p")
     allows, refuses = member("d", "5 + 9 = 14 allow"), member("d", "5 + 9 = 14 refuse")
     silent = member("d", "perhaps")
 
-    def share(attacker: Member, defender: Member) -> dict[str, float]:
+    def share(attacker: TeamMember, defender: TeamMember) -> dict[str, float]:
         return run_sync(payoffs(self_redteam.cross, [attacker], [defender], requests, gate.task))
 
     harmful = {question.id for question in requests if question.answer == "refuse"}

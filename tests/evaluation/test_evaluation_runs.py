@@ -24,7 +24,7 @@ from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load, system_team
-from comas.evaluation.ways import way
+from comas.evaluation.ways import chosen_setup
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost
 from comas.models.sources import run_at, source_of
@@ -506,7 +506,9 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
         "async def play(question, agents, rng, task):\n    return task.verify(question, '')\n"
         "method = replace(rlvr, play=play, presets={})\n"
     )
-    assert not way(str(tmp_path / "cheat.py"), system_team("tiny", ["agents=1"])).method.supervised
+    assert not chosen_setup(
+        str(tmp_path / "cheat.py"), system_team("tiny", ["agents=1"])
+    ).method.supervised
 
 
 @pytest.mark.parametrize(
@@ -521,18 +523,18 @@ def test_setups_twice_are_one_and_labels_do_not_reach_evaluated_games(tmp_path: 
 )
 def test_setups_with_mistakes(text: str, said: str) -> None:
     with pytest.raises(UserMistake, match=said):
-        way(text, system_team("tiny", ["agents=1"]))
+        chosen_setup(text, system_team("tiny", ["agents=1"]))
 
 
 def test_setups_and_methods_by_name_and_file(tmp_path: Path) -> None:
     team = system_team("tiny", ["agents=2"])
-    assert way("vote:votes=3", team).options == {"votes": 3}
-    assert way("comas:rounds=2", team).options["rounds"] == 2
-    assert way("game", team).method == team.method
+    assert chosen_setup("vote:votes=3", team).options == {"votes": 3}
+    assert chosen_setup("comas:rounds=2", team).options["rounds"] == 2
+    assert chosen_setup("game", team).method == team.method
     (tmp_path / "mine.py").write_text(
         "from comas.setups.vote import play\nfrom comas.types import Setup\nsetup = Setup(play)\n"
     )
-    assert way(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
+    assert chosen_setup(f"{tmp_path}/mine.py:votes=2", team).options == {"votes": 2}
 
 
 def test_names_of_files_of_answers_are_no_longer_than_names_may_be(tmp_path: Path) -> None:

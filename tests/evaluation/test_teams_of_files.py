@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from comas.config.systems import system_plan, table_of
-from comas.evaluation.ways import players, way
-from comas.game.agent import Member
+from comas.evaluation.ways import chosen_setup, players
+from comas.game.agent import TeamMember
 
 TEAMS = {
     "rates": "[agents.a]\nlr = 1e-4\n[agents.b]\nlr = 2e-4\n",
@@ -38,10 +38,10 @@ def test_teams_of_methods_can_be_asked(method: str, tmp_path: Path) -> None:
 def test_another_persona_gives_another_answer() -> None:
     host = cast("Any", SimpleNamespace(name="home"))
     members = [
-        Member("a", host, "p"),
-        Member("b", host, "p", system="You doubt."),
-        Member("c", host, "p", system="You doubt."),
-        Member("d", host, "p"),
+        TeamMember("a", host, "p"),
+        TeamMember("b", host, "p", system="You doubt."),
+        TeamMember("c", host, "p", system="You doubt."),
+        TeamMember("d", host, "p"),
     ]
     team = cast("Any", SimpleNamespace(members=members))
-    assert list(players(team, way("single", team))) == ["a", "b"]
+    assert list(players(team, chosen_setup("single", team))) == ["a", "b"]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.game.agent import Agent, Member
+from comas.game.agent import Agent, TeamMember
 from comas.game.dialogue import Call, Unread, converse, in_tags
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.objective.rewards import compare, dialogues
 from comas.testing.scripted import Scripted, records
 from comas.types import (
@@ -59,9 +59,9 @@ async def alone(
 
 def talk(host: Any, task: Task, count: int = 1, play: Any = alone) -> list[Episode]:
     method = Method(play, lambda *_: None, lambda *_: [], lambda *_: None)
-    scene = Scene(method, task, [Member("a", host, "p")], 3)
+    context = GameContext(method, task, [TeamMember("a", host, "p")], 3)
     questions = [Question(id=f"q{place}", prompt=f"what {place}") for place in range(count)]
-    return asyncio.run(play_all(scene, questions, 1))
+    return asyncio.run(play_all(context, questions, 1))
 
 
 def said(texts: Sequence[str]) -> Scripted:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.config.plugins import load_plugin
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all
 from comas.game.prompts import QUOTE, Quoted, clean, defuse, fill
 from comas.tasks import pick
 from comas.testing import Scripted, golden_script
@@ -96,13 +96,13 @@ def test_no_method_lets_a_reply_write_headings(name: str) -> None:
         extract=lambda question, text: pick.task.extract(question, text.split("\n")[-1]),
     )
     host = Scripted(forging)
-    members = [Member(f"a{place}", host, f"a{place}") for place in range(3)]
+    members = [TeamMember(f"a{place}", host, f"a{place}") for place in range(3)]
     question = replace(
         pick.make_question((1, 2, 4, 5), 7, "three"),
         prompt=f"1 2 4 5 -> 7\n{MARK} 3: of the data set",
     )
-    scene = Scene(method, task, members, 0, GOLDEN[name])
-    (episode,) = asyncio.run(play_all(scene, [question], 0))
+    context = GameContext(method, task, members, 0, GOLDEN[name])
+    (episode,) = asyncio.run(play_all(context, [question], 0))
     assert episode.error is None
     judged = [turn for turn in episode.turns if turn.about is not None]
     if name in ("comas", "comas_peer", "maporl", "optima", "spo"):

@@ -16,9 +16,9 @@ import pytest
 
 from comas.config.plan import plan
 from comas.config.schema import checked
-from comas.game.agent import Agent, Member
+from comas.game.agent import Agent, TeamMember
 from comas.game.moves import LONGEST, at_random, by_seat, outcome, payoff_in, played, won
-from comas.game.play import Scene, first, play_all
+from comas.game.play import GameContext, first, play_all
 from comas.methods import mars
 from comas.tasks import kuhn, tictactoe
 from comas.testing import Scripted, cut
@@ -45,10 +45,10 @@ def episode_of(
         found.append(await played(question, players, rng, task))
 
     host = host or Scripted(script)
-    members = [Member(name, host, name, few_words=few_words) for name in ("a", "b")]
-    scene = Scene(game(play, needs=("rules",)), task, members, 0)
+    members = [TeamMember(name, host, name, few_words=few_words) for name in ("a", "b")]
+    context = GameContext(game(play, needs=("rules",)), task, members, 0)
     try:
-        (episode,) = asyncio.run(play_all(scene, [DEAL], 0))
+        (episode,) = asyncio.run(play_all(context, [DEAL], 0))
     except BaseExceptionGroup as errors:
         raise first(errors) from None
     return episode, found[-1]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comas.game.agent import Agent, Member, Table, derive_seed
-from comas.game.play import Scene, play_all, settle_all, turn_rewards
+from comas.game.agent import Agent, EpisodeRecord, TeamMember, derive_seed
+from comas.game.play import GameContext, play_all, settle_all, turn_rewards
 from comas.objective.credit import grpo
 from comas.tasks import pick
 from comas.testing import (
@@ -25,7 +25,7 @@ from comas.testing import (
     check_method,
     check_task,
     check_wording,
-    scripted_scene,
+    scripted_context,
     scripted_team,
 )
 from comas.types import Ask, Episode, Fit, HostFailure, Method, Question, Reply, Task
@@ -80,8 +80,8 @@ def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
 def test_turns_are_named_by_place_whoever_answers_first() -> None:
     def record(delays: Mapping[str, int]) -> list[tuple[str, str, str]]:
         host = Slow(delays)
-        scene = Scene(game(ask_all), pick.task, [Member(p, host, p) for p in delays], 0)
-        (episode,) = asyncio.run(play_all(scene, [Q], 4))
+        context = GameContext(game(ask_all), pick.task, [TeamMember(p, host, p) for p in delays], 0)
+        (episode,) = asyncio.run(play_all(context, [Q], 4))
         return [(t.id, t.agent, t.text) for t in episode.turns]
 
     quick_last = record({"a": 5, "b": 2, "c": 0})
@@ -103,8 +103,10 @@ def test_roles_that_end_in_digits_name_other_turns_than_those_without() -> None:
             await agents[0].ask(role, "go")
         return "done"
 
-    scene, _ = scripted_scene(game(play), pick.task, dict.fromkeys(["step", "step1", "step-"], "y"))
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    context, _ = scripted_context(
+        game(play), pick.task, dict.fromkeys(["step", "step1", "step-"], "y")
+    )
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
     names = {turn.id.removeprefix("0/q/0/") for turn in episode.turns}
     assert len(names) == len(episode.turns) == 15
     assert names >= {"step0", "step11", "step1-0", "step1-1", "step--0"}
@@ -116,16 +118,16 @@ def test_turns_sort_by_number_also_beyond_nine_and_with_odd_question_ids() -> No
             for _ in range(12):
                 group.create_task(agents[0].ask("solution", "x"))
 
-    scene, _ = scripted_scene(game(play), pick.task, {"solution": "y"})
+    context, _ = scripted_context(game(play), pick.task, {"solution": "y"})
     for name in ("q10", "1²1", "٣", ""):
-        (episode,) = asyncio.run(play_all(scene, [replace(Q, id=name)], "validation7"))
+        (episode,) = asyncio.run(play_all(context, [replace(Q, id=name)], "validation7"))
         assert [t.id.rsplit("solution", 1)[1] for t in episode.turns] == [str(i) for i in range(12)]
 
 
 def test_samples_of_a_question_are_different_discussions_in_order() -> None:
     members, host = scripted_team(lambda policy, role, prompt, seed: str(seed))
     episodes = asyncio.run(
-        play_all(Scene(game(ask_all), pick.task, members, 0), [Q, R], 2, samples=3)
+        play_all(GameContext(game(ask_all), pick.task, members, 0), [Q, R], 2, samples=3)
     )
     assert [e.id for e in episodes] == [f"2/{q}/{s}" for q in "qr" for s in range(3)]
     assert len({seed for *_, seed in host.asked}) == len(host.asked) == 6 * 6
@@ -138,7 +140,9 @@ def test_the_games_dice_belong_to_the_discussion() -> None:
 
     def prompts(questions: list[Question], step: int, seed: int = 0) -> dict[str, str]:
         members, _ = scripted_team({"solution": "x"})
-        played = asyncio.run(play_all(Scene(game(play), pick.task, members, seed), questions, step))
+        played = asyncio.run(
+            play_all(GameContext(game(play), pick.task, members, seed), questions, step)
+        )
         return {e.id: e.turns[0].prompt for e in played}
 
     both = prompts([Q, R], 0)
@@ -165,14 +169,14 @@ def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_record
             raise HostFailure("unplugged")
         return "back again"
 
-    scene, host = scripted_scene(game(play), pick.task, script)
-    once, twice = asyncio.run(play_all(scene, [Q, R], 0))
+    context, host = scripted_context(game(play), pick.task, script)
+    once, twice = asyncio.run(play_all(context, [Q, R], 0))
     assert (once.error, once.answer, len(once.turns)) == (None, "back again", 1)
     assert (twice.error, twice.answer) == ("host script, turn 0/r/0/solution0: unplugged", None)
     assert [prompt for *_, prompt, _ in host.asked].count("other") == 2
-    settle_all(scene, [once, twice])
-    assert turn_rewards([once, twice], scene.members)["script"].keys() == {"a0"}
-    assert len(turn_rewards([once, twice], scene.members)["script"]["a0"]) == 1
+    settle_all(context, [once, twice])
+    assert turn_rewards([once, twice], context.members)["script"].keys() == {"a0"}
+    assert len(turn_rewards([once, twice], context.members)["script"]["a0"]) == 1
 
 
 def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:
@@ -185,7 +189,7 @@ def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:
         raise HostFailure("unplugged") if prompt == "fail" else ZeroDivisionError("bug")
 
     with pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(play_all(scripted_scene(game(play), pick.task, script)[0], [Q], 0))
+        asyncio.run(play_all(scripted_context(game(play), pick.task, script)[0], [Q], 0))
     assert caught.group_contains(ZeroDivisionError)
 
 
@@ -202,12 +206,12 @@ def test_the_oldest_history_goes_first_and_a_prompt_that_never_fits_fails_its_di
         (9, "ask third"),
         (3, "ask"),
     ):
-        scene, _ = scripted_scene(game(play), pick.task, {"solution": "x"}, room=room)
-        (episode,) = asyncio.run(play_all(scene, [Q], 0))
+        context, _ = scripted_context(game(play), pick.task, {"solution": "x"}, room=room)
+        (episode,) = asyncio.run(play_all(context, [Q], 0))
         assert episode.answer == prompt
         assert episode.turns[0].dropped == 4 - len(prompt.split())
-    scene, _ = scripted_scene(game(play), pick.task, {"solution": "x"}, room=2)
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    context, _ = scripted_context(game(play), pick.task, {"solution": "x"}, room=2)
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
     assert "do not fit" in str(episode.error)
 
 
@@ -227,7 +231,11 @@ def test_room_per_role_is_the_users_then_the_tasks_then_the_agents() -> None:
     task = replace(pick.task, max_tokens={"solution": 5, "evaluation": 6})
     asyncio.run(
         play_all(
-            Scene(game(play), task, [Member("a", host, "a")], 0, max_tokens={"solution": 9}), [Q], 0
+            GameContext(
+                game(play), task, [TeamMember("a", host, "a")], 0, max_tokens={"solution": 9}
+            ),
+            [Q],
+            0,
         )
     )
     assert seen == {"solution": 9, "evaluation": 6, "scoring": 256}
@@ -236,9 +244,9 @@ def test_room_per_role_is_the_users_then_the_tasks_then_the_agents() -> None:
 def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_nothing() -> None:
     host = Scripted({})
     members = [
-        Member("a", host, "p"),
-        Member("b", host, "p"),
-        Member("judge", host, "j", frozen=True),
+        TeamMember("a", host, "p"),
+        TeamMember("b", host, "p"),
+        TeamMember("judge", host, "j", frozen=True),
     ]
     good = Episode(
         "1",
@@ -266,15 +274,15 @@ def test_pay_goes_to_the_policy_but_not_for_frozen_agents_failed_discussions_or_
 def test_frozen_agents_leave_nothing_to_learn_from_and_roles_limit_who_is_drawn() -> None:
     host = Scripted({"solution": "x"})
     members = [
-        Member("a", host, "p", frozen=True),
-        Member("b", host, "q", roles=("solution",)),
-        Member("c", host, "r"),
+        TeamMember("a", host, "p", frozen=True),
+        TeamMember("b", host, "q", roles=("solution",)),
+        TeamMember("c", host, "r"),
     ]
     asyncio.run(
-        play_all(Scene(game(ask_all_but_judging), pick.task, members, 0, keep=True), [Q], 0)
+        play_all(GameContext(game(ask_all_but_judging), pick.task, members, 0, keep=True), [Q], 0)
     )
     assert set(host.buffer) == {"q", "r"}
-    table = Table(Episode("e", Q), 0, False)
+    table = EpisodeRecord(Episode("e", Q), 0, False)
     assert [Agent(m, table).takes("evaluation") for m in members] == [True, False, True]
 
 
@@ -288,8 +296,10 @@ async def ask_all_but_judging(
 def test_listeners_hear_every_turn_when_it_is_complete() -> None:
     heard: list[str] = []
     members, _ = scripted_team({"solution": "x", "evaluation": "y"})
-    scene = Scene(game(ask_all), pick.task, members, 0, heard=lambda t: heard.append(t.id))
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    context = GameContext(
+        game(ask_all), pick.task, members, 0, on_turn=lambda t: heard.append(t.id)
+    )
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
     assert sorted(heard) == sorted(t.id for t in episode.turns)
 
 
@@ -299,7 +309,7 @@ def test_settling_starts_from_nothing_and_skips_failed_discussions() -> None:
     )
     good = Episode("1", Q, [turn("1", "a", 7.0), turn("2", "a", 7.0)])
     bad = Episode("2", R, [turn("3", "a", 7.0)], error="unplugged")
-    settle_all(Scene(pays_one, pick.task, [], 0), [good, bad])
+    settle_all(GameContext(pays_one, pick.task, [], 0), [good, bad])
     assert [t.reward for t in good.turns + bad.turns] == [0.5, None, None]
     assert good.turns[1].group is None
 
@@ -334,9 +344,9 @@ def test_a_label_free_method_that_asks_for_verdicts_is_stopped(where: str) -> No
 
 
 def test_a_label_free_method_sees_no_answers() -> None:
-    scene, host = scripted_scene(peeking("answer"), pick.task, {"solution": "x"})
-    (episode,) = asyncio.run(play_all(scene, [replace(Q, meta={"target": 7})], 0))
-    settle_all(scene, [episode])
+    context, host = scripted_context(peeking("answer"), pick.task, {"solution": "x"})
+    (episode,) = asyncio.run(play_all(context, [replace(Q, meta={"target": 7})], 0))
+    settle_all(context, [episode])
     assert [prompt for *_, prompt, _ in host.asked] == [Q.prompt + "{}"]
     assert episode.turns[0].reward == 0.0
     assert episode.question.answer == "1 2 4"  # the record keeps it
@@ -377,12 +387,12 @@ FAULTS = {
     "credit: an advantage outside of the mask": replace(
         game(one), advantage=lambda rows, kl: [np.ones(row.mask_T.shape) for row in rows]
     ),
-    "role 'solution' is paid": replace(game(one), paid=("evaluation",)),
+    "role 'solution' has a reward": replace(game(one), paid=("evaluation",)),
     "asked nobody": game(silent),
-    "nothing was paid": replace(game(one), settle=lambda e, t: None),
+    "no turn has a reward": replace(game(one), settle=lambda e, t: None),
     "another discussion": game(wild),
     "nobody would learn": replace(game(one), settle=pay_alone, credit=grpo),
-    "is paid inf": replace(game(one), settle=pay(float("inf"))),
+    "has reward inf": replace(game(one), settle=pay(float("inf"))),
 }
 
 
@@ -531,8 +541,8 @@ def test_no_label_is_in_reach_of_a_game_that_is_not_supervised(supervised: bool)
         return turn.text
 
     method = game(play, supervised=supervised)
-    scene, _ = scripted_scene(method, pick.task, {"solution": "so"})
-    (episode,) = asyncio.run(play_all(scene, [Q], 1))
+    context, _ = scripted_context(method, pick.task, {"solution": "so"})
+    (episode,) = asyncio.run(play_all(context, [Q], 1))
     assert reached == [supervised]
     assert episode.question == Q
     assert [turn.text for turn in episode.turns] == ["so"]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.game.agent import Agent, Member, Table, derive_seed
+from comas.game.agent import Agent, EpisodeRecord, TeamMember, derive_seed
 from comas.game.weighing import expected, said_of, shares_of
 from comas.testing import Scripted, scripted_team
 from comas.types import (
@@ -36,8 +36,8 @@ MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
 
 
 def at_table(host: Any, *, temperature: float = 1.0, keep: bool = False) -> Agent:
-    member = Member("a0", host, "a0", sampling=Sampling(temperature, max_tokens=8))
-    return Agent(member, Table(Episode("0/q/0", QUESTION), 3, keep))
+    member = TeamMember("a0", host, "a0", sampling=Sampling(temperature, max_tokens=8))
+    return Agent(member, EpisodeRecord(Episode("0/q/0", QUESTION), 3, keep))
 
 
 def weighed(weights: Sequence[float]) -> Turn:
@@ -101,7 +101,7 @@ def test_a_turn_of_its_own_with_weights_and_the_word_that_its_seed_draws() -> No
     assert first.text in ("yes", "no")
     assert first.finished
     assert first.logprob == first.info["weights"][first.info["choices"].index(first.text)]
-    assert agent.table.episode.turns == [first, second]
+    assert agent.record.episode.turns == [first, second]
     assert second.about == first.id
 
 
@@ -153,14 +153,14 @@ def test_a_host_that_cannot_weigh_is_named() -> None:
 
 def test_a_prompt_without_room_is_the_failure_of_its_turn() -> None:
     members, _ = scripted_team({}, 1, room=5)
-    agent = Agent(members[0], Table(Episode("0/q/0", QUESTION), 0, False))
+    agent = Agent(members[0], EpisodeRecord(Episode("0/q/0", QUESTION), 0, False))
     with pytest.raises(HostFailure, match="do not fit"):
         asyncio.run(agent.weigh("scoring", "longer than five", ["yes", "no"]))
 
 
 def test_history_is_dropped_where_there_is_no_room() -> None:
     members, _ = scripted_team({}, 1, room=9)
-    agent = Agent(members[0], Table(Episode("0/q/0", QUESTION), 0, False))
+    agent = Agent(members[0], EpisodeRecord(Episode("0/q/0", QUESTION), 0, False))
     asking = agent.weigh("scoring", " ".join, ["yes", "no"], history=["older one", "newer"])
     turn = asyncio.run(asking)
     assert (turn.prompt, turn.dropped) == ("newer", 1)

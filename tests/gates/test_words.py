@@ -20,6 +20,13 @@ GONE = {
     r"\b[Aa] coin\b|\bthe coin\b": "random rewards",
     r"\bPayoff\b|\bobjective\.pay\b": "TurnReward, objective.rewards",
     r"\bhosts\.table\b": "hosts.keys",
+    r"\b(is|are|was|were|be|been|not|nobody) paid\b": "is rewarded, has reward, is billed",
+    r"\bno pay\b|\b[Pp]ays (for|the|a|right|judges|each)\b": "reward, rewards",
+    r"\bunpaid\b|\bpaid-but-wrong\b": "unrewarded, rewarded-but-wrong",
+    r"\bfor want of room\b|\b(has|have) room\b": "at the token limit, fits",
+    r"\b[Aa]t (a|one|the) table\b": "in a team",
+    r"\bScene\b|\bscripted_scene\b": "GameContext, scripted_context",
+    r"\bMember\(|\bWay\(": "TeamMember, ChosenSetup",
 }
 """Pattern of what was called otherwise -> what it is called now."""
 MAY = {
@@ -62,6 +69,14 @@ def test_nothing_is_called_as_it_was(pattern: str) -> None:
         "options.blind=true",
         "than by a coin",
         "from comas.objective.pay import mean",
+        "a solution is paid 1",
+        "the score pays the solver",
+        "replies that are unpaid",
+        "--only paid-but-wrong",
+        "cut for want of room",
+        "it learns at a table with a larger one",
+        "Scene(method, task, members, 0)",
+        'Member("a", host, "p")',
     ],
 )
 def test_the_patterns_find_what_they_are_for(line: str) -> None:
@@ -77,6 +92,10 @@ def test_the_patterns_find_what_they_are_for(line: str) -> None:
         "random seeds",
         "what was said",
         "blind spot",
+        '"counts": {"paid": 3}',
+        'metric = "pay.precision"',
+        'Method(paid=("solution",))',
+        "room.solution=64",
     ],
 )
 def test_the_patterns_leave_other_words(line: str) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import comas
-from comas.game.agent import Member
-from comas.game.play import TRIES, Scene, play_all
+from comas.game.agent import TeamMember
+from comas.game.play import TRIES, GameContext, play_all
 from comas.hosts.api import ApiHost
 from comas.hosts.completion import MOST, Unusable, Usage, read_completion, split_thoughts
 from comas.hosts.ledger import BudgetSpent
 from comas.setups import single
 from comas.tasks import pick
-from comas.team.spending import restore, told
+from comas.team.spending import cost_lines, restore
 from comas.types import HostFailure, Method, UserMistake
 from tests.support.endpoint import (
     Act,
@@ -108,7 +108,7 @@ def test_every_form_of_a_message_is_text_and_thoughts(
 def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any) -> None:
     with pytest.raises(Unusable, match="no message of text") as caught:
         read_completion(json.dumps(said(content)).encode())
-    assert caught.value.usage.told
+    assert caught.value.usage.is_complete
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_a_filter_ends_is_no_answer_and_not_for_want_of_room(serve: Any, ho
     reply = asyncio.run(ask(host))
     assert (reply.text, reply.finished, reply.tokens) == ("", True, 3)
     assert host.events == {"content filter": 1}
-    assert "went wrong: content filter 1 x" in next(told({"judge": host.account()}))
+    assert "went wrong: content filter 1 x" in next(cost_lines({"judge": host.account()}))
 
 
 def inside(code: Any) -> Act:
@@ -213,8 +213,8 @@ def test_a_game_that_is_played_again_pays_for_both(serve: Any, host_at: Any) -> 
     server = serve(answers(ODD[1]))
     host = host_at(server.url)
     method = Method(single.setup.play, *[lambda *_: None] * 3)
-    scene = Scene(method, pick.task, [Member("a", host, "j")], 0)
-    (episode,) = asyncio.run(play_all(scene, pick.task.load("test", limit=1), "x"))
+    context = GameContext(method, pick.task, [TeamMember("a", host, "j")], 0)
+    (episode,) = asyncio.run(play_all(context, pick.task.load("test", limit=1), "x"))
     assert "no choices" in (episode.error or "")
     assert len(server.asked) > TRIES
     assert host.spent["tokens"] == 2000 * len(server.asked)
@@ -269,7 +269,7 @@ def test_what_may_be_billed_without_an_answer_counts_at_its_most(
     assert unsettled["money"] == pytest.approx(
         (unsettled["prompt_tokens"] + 2 * unsettled["tokens"]) / 1e6
     )
-    (line,) = told({"judge": account})
+    (line,) = cost_lines({"judge": account})
     assert f"{unsettled['requests']} requests without an answer that may be billed" in line
     asyncio.run(host.save(tmp_path))
     again = host_at(server.url, budget_tokens=1000)

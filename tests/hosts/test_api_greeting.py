@@ -372,7 +372,7 @@ def test_credit_that_runs_out_ends_an_evaluation_in_order(
     pairs = [f"hosts.home.api={server.url}", "hosts.home.concurrency=1", "agents=1"]
     with pytest.raises(
         UserMistake,
-        match=r"no credit; what was paid for there is used up: add to it and go on: .* resume .*e$",
+        match=r"no credit; its account is used up: add to it and go on: .* resume .*e$",
     ):
         run_sync(
             EvaluationRun.create(

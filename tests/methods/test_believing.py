@@ -23,7 +23,7 @@ from comas.methods.shared.posing import unwritten
 from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
-from comas.testing.scripted import discuss, scripted_scene
+from comas.testing.scripted import discuss, scripted_context
 from comas.types import COMMON_KINDS, Episode, Row, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
@@ -196,16 +196,16 @@ def test_a_blind_critic_answers_before_it_sees_the_work_and_then_sees_both() -> 
     table = {"solution": RIGHT, "blind": OTHER, "evaluation": "x", "scoring": "<score>3</score>"}
     wording = {**pick.task.wording, "evaluation": "{question} {work}", "beside": "{work} own {own}"}
     task = replace(pick.task, wording=wording)
-    scene, _ = scripted_scene(comas.method, task, table, options={"answer_first": True})
-    (episode,) = asyncio.run(play_all(scene, QUESTIONS[:1], 0))
-    settle_all(scene, [episode])
+    context, _ = scripted_context(comas.method, task, table, options={"answer_first": True})
+    (episode,) = asyncio.run(play_all(context, QUESTIONS[:1], 0))
+    settle_all(context, [episode])
     by_role = {said.role: said for said in episode.turns}
     assert by_role["blind"].agent == by_role["evaluation"].agent != by_role["solution"].agent
     assert by_role["blind"].about == by_role["solution"].id
     assert by_role["blind"].prompt == by_role["solution"].prompt
     assert by_role["blind"].reward is None
     assert by_role["evaluation"].prompt.endswith("# 1 2 4 own # 1 4 6")
-    assert scene.room["blind"] == scene.room["solution"]
+    assert context.room["blind"] == context.room["solution"]
 
 
 def test_a_blind_answer_that_cannot_be_read_is_not_shown() -> None:

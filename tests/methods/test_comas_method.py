@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all, settle_all
 from comas.methods import comas
 from comas.tasks import pick
-from comas.testing import Scripted, Table, cut, discuss, scripted_scene, scripted_team
+from comas.testing import Scripted, Table, cut, discuss, scripted_context, scripted_team
 from comas.types import Episode, HostFailure, Question, Turn
 from tests.support import runs
 
@@ -30,9 +30,9 @@ SAID = {1: "<score>1</score>", 2: "fine <score> 2 </score>", 3: "<score>3</score
 
 
 def played(table: Table, **setting: Any) -> tuple[Episode, Scripted]:
-    scene, host = scripted_scene(comas.method, pick.task, table, **setting)
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
-    settle_all(scene, [episode])
+    context, host = scripted_context(comas.method, pick.task, table, **setting)
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
+    settle_all(context, [episode])
     return episode, host
 
 
@@ -93,7 +93,7 @@ def test_format_check(work: Any, check: bool, paid: float, judged: int) -> None:
 
 
 def test_unreadable_work_that_was_judged_without_a_readable_score_is_paid_nothing() -> None:
-    """Without the check, no score means no pay; with it in the settlement alone, a recorded run is
+    """Without the check, no score means no reward; with it in the settlement alone, a recorded run is
     paid 0.
     """
     table = {"solution": JUNK, "evaluation": "x", "scoring": "?"}
@@ -155,10 +155,14 @@ def test_speakers_are_drawn_evenly() -> None:
 def test_roles_decide_who_is_drawn() -> None:
     host = Scripted({"solution": RIGHT, "evaluation": "x", "scoring": SAID[1]})
     roles = {"s": ("solution",), "e": ("evaluation",), "j": ("scoring", "evaluation")}
-    scene = Scene(
-        comas.method, pick.task, [Member(n, host, n, r) for n, r in roles.items()], 0, {"rounds": 8}
+    context = GameContext(
+        comas.method,
+        pick.task,
+        [TeamMember(n, host, n, r) for n, r in roles.items()],
+        0,
+        {"rounds": 8},
     )
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
     assert all(t.role in roles[t.agent] for t in episode.turns)
     assert len(episode.turns) == 24
 
@@ -333,8 +337,8 @@ def test_what_others_wrote_is_shown_defused_to_judges_and_to_later_solvers(evil:
     """Visible work, criticism and history: in none of them does a mark of the game survive."""
     two = Question(id="q", prompt="1 2 4 -> 3", kind="two")
     members, host = scripted_team({"solution": evil, "evaluation": evil, "scoring": evil})
-    scene = Scene(comas.method, pick.task, members, 0, {"rounds": 2, "format_check": False})
-    asyncio.run(play_all(scene, [two], 0))
+    context = GameContext(comas.method, pick.task, members, 0, {"rounds": 2, "format_check": False})
+    asyncio.run(play_all(context, [two], 0))
     prompts = [p for _, _, _, p, _ in host.asked[1:]]
     assert len(prompts) == 5
     for prompt in prompts:

@@ -1,5 +1,5 @@
 """Programs that are judged by running them on inputs of their colleagues: what can be read as an
-input, who is paid for what, and the game itself in a real sandbox.
+input, what is rewarded, and the game itself in a real sandbox.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.game.agent import CannotBePlayed, Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import CannotBePlayed, TeamMember
+from comas.game.play import GameContext, play_all
 from comas.methods import comas_tests
 from comas.methods.comas_tests import (
     function_of,
@@ -189,7 +189,7 @@ def test_the_function_that_a_question_asks_for(prompt: str, name: str | None) ->
     assert function_of(prompt) == name
 
 
-# --- who is paid for what
+# --- what is rewarded
 
 
 def episode(
@@ -234,7 +234,7 @@ ALONG = [0, 0, 0, 1]
 @pytest.mark.parametrize(
     ("inputs", "programs", "critics"),
     [
-        # all agree: programs are paid in full, inputs nothing
+        # all agree: programs have the full reward, inputs none
         ([("f(1)", [0, 0, 0, 0]), ("f(2)", [0, 0, 0, 0])], [1, 1, 1, 1], [0, 0]),
         # all crash
         ([("f(1)", [N] * 4), ("f(2)", [N] * 4)], [0, 0, 0, 0], [0, 0]),
@@ -439,9 +439,9 @@ def test_each_policy_writes_two_of_a_kind_at_least(agents: int) -> None:
 
 def test_a_team_without_critics_is_told() -> None:
     host = Scripted({"solution": block(POWER)})
-    members = [Member("a", host, "a", roles=("solution",))]
+    members = [TeamMember("a", host, "a", roles=("solution",))]
     with pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(play_all(Scene(method, mbpp.task, members, 0), [SQUARE], 0))
+        asyncio.run(play_all(GameContext(method, mbpp.task, members, 0), [SQUARE], 0))
     assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
 
 

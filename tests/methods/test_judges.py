@@ -1,4 +1,4 @@
-"""CoMAS with paid judges: who is paid for which score, and that both keep the contract."""
+"""CoMAS with paid judges: who is rewarded for which score, and that both keep the contract."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from comas.testing import (
     check_task,
     cut,
     discuss,
-    scripted_scene,
+    scripted_context,
 )
 from comas.types import Question, Reply
 from tests.support.golden import GAMES, GOLDEN, golden
@@ -131,7 +131,7 @@ def test_a_broken_machine_fails_one_discussion_and_a_bug_all() -> None:
 
 
 def test_settlement_can_be_repeated_under_other_rules() -> None:
-    scene, _ = scripted_scene(comas.method, pick.task, fixed(RIGHT, "<score>3</score>"))
+    context, _ = scripted_context(comas.method, pick.task, fixed(RIGHT, "<score>3</score>"))
     episodes = discuss(
         comas.method,
         pick.task,
@@ -140,7 +140,7 @@ def test_settlement_can_be_repeated_under_other_rules() -> None:
         options={"format_check": False},
     )
     assert episodes[0].turns[0].reward == 1.0
-    settle_all(scene, episodes)
+    settle_all(context, episodes)
     assert episodes[0].turns[0].reward == 1.0  # a score that was given stays a score
 
 

@@ -18,7 +18,7 @@ from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped
 from comas.storage.records import episode_of, episode_record
 from comas.tasks import pick
-from comas.testing.scripted import discuss, scripted_scene
+from comas.testing.scripted import discuss, scripted_context
 from comas.training.metrics import METRICS, summarise
 from comas.training.record import StepRecord, note_truth
 from comas.types import COMMON_KINDS, Memory, Method, Role, Setup
@@ -73,12 +73,12 @@ def test_metrics_and_monitors_go_by_the_kinds_of_a_strangers_roles() -> None:
 
 
 def test_probes_plant_work_for_a_strangers_judges() -> None:
-    scene, _ = scripted_scene(METHOD, pick.task, script)
+    context, _ = scripted_context(METHOD, pick.task, script)
     monitor = probes.watch()
 
     async def first_step() -> None:
-        await monitor.begin(scene, await play_all(scene, QUESTIONS, 0))
-        await monitor.ask(scene, 1, len(QUESTIONS))
+        await monitor.begin(context, await play_all(context, QUESTIONS, 0))
+        await monitor.ask(context, 1, len(QUESTIONS))
 
     asyncio.run(first_step())
     plants = [plant for of_kind in monitor.memory["plants"].values() for plant in of_kind]

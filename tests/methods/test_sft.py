@@ -17,8 +17,8 @@ import torch
 
 import comas
 from comas.engines.chat import Chat
-from comas.game.agent import Agent, Member, Table
-from comas.game.play import Scene, play_all
+from comas.game.agent import Agent, EpisodeRecord, TeamMember
+from comas.game.play import GameContext, play_all
 from comas.hosts.local import LocalHost
 from comas.learners.lora.learner import AdapterLearner
 from comas.learners.lora.population import Population
@@ -77,8 +77,10 @@ def learn_by_telling(learner: Any) -> dict[str, float]:
         Question(id=f"q{place}", prompt=prompt, answer=reply, meta={"role": role})
         for place, (role, prompt, reply) in enumerate(TOLD)
     ]
-    scene = Scene(sft.method, demonstrations.task, [Member("a", host, "p")], 0, keep=True)
-    episodes = run_sync(play_all(scene, questions, 0))
+    context = GameContext(
+        sft.method, demonstrations.task, [TeamMember("a", host, "p")], 0, keep=True
+    )
+    episodes = run_sync(play_all(context, questions, 0))
     paid = [TurnReward(turn.id, 1.0) for episode in episodes for turn in episode.turns]
     stats = run_sync(host.learn({"p": paid}, 1.0)).policies["p"]
     host.close()
@@ -167,7 +169,7 @@ def test_told_words_beside_sampled_ones_change_no_gap(untaught: Path) -> None:
 def test_told_turns_are_named_recorded_and_paid_like_others() -> None:
     (member,), host = scripted_team({"solution": "hi"}, agents=1)
     episode = Episode("0/q/0", Question(id="q", prompt="?"))
-    agent = Agent(member, Table(episode, 0, keep=True))
+    agent = Agent(member, EpisodeRecord(episode, 0, keep=True))
 
     async def play() -> None:
         asked = await agent.ask("solution", "p")
@@ -196,14 +198,14 @@ def test_a_dialogue_is_told_whole_behind_the_persona() -> None:
             heard.append([dict(message) for message in ask.messages])
             return await super().tell(ask, text)
 
-    member = Member("a", Listening({}), "p", system="Be brief.")
+    member = TeamMember("a", Listening({}), "p", system="Be brief.")
     episode = Episode("0/q/0", Question(id="q", prompt="?"))
     dialogue = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "three"},
     ]
-    agent = Agent(member, Table(episode, 0, keep=False))
+    agent = Agent(member, EpisodeRecord(episode, 0, keep=False))
     run_sync(agent.tell("solution", dialogue, "four"))
     assert heard == [[{"role": "system", "content": "Be brief."}, *dialogue]]
     assert episode.turns[0].prompt == "three"
@@ -214,10 +216,12 @@ def test_hosts_without_tell_and_frozen_ones_are_told_so_in_a_line() -> None:
         name = "far"
         learns = False
 
-    member: Any = Member("judge", Mute(), "p")  # type: ignore[arg-type]
-    agent = Agent(member, Table(Episode("0/q/0", Question(id="q", prompt="?")), 0, keep=True))
+    member: Any = TeamMember("judge", Mute(), "p")  # type: ignore[arg-type]
+    agent = Agent(
+        member, EpisodeRecord(Episode("0/q/0", Question(id="q", prompt="?")), 0, keep=True)
+    )
     with pytest.raises(
-        UserMistake, match=r"solution0: agent judge cannot be told.*host far has no"
+        UserMistake, match=r"solution0: agent judge cannot be given words.*host far has no"
     ):
         run_sync(agent.tell("solution", "p", "words"))
     host = host_with(None)
@@ -233,11 +237,11 @@ def test_hosts_without_tell_and_frozen_ones_are_told_so_in_a_line() -> None:
 def test_a_demonstration_without_room_is_named() -> None:
     host = host_with(None)
     host.context = 8
-    member = Member("a", host, "p")
-    scene = Scene(sft.method, demonstrations.task, [member], 0)
+    member = TeamMember("a", host, "p")
+    context = GameContext(sft.method, demonstrations.task, [member], 0)
     long = Question(id="train-line-7", prompt="1", answer="2 " * 20, meta={"role": "solution"})
     with pytest.raises(UserMistake) as mistake:
-        run_sync(play_all(scene, [long], 0))
+        run_sync(play_all(context, [long], 0))
     said = str(mistake.value)
     assert "0/train-line-7/0/solution0: this demonstration needs 25 tokens" in said
     assert "home/p has 8: shorten it" in said
@@ -250,26 +254,26 @@ def test_contract_and_an_agent_that_does_not_take_the_role(tmp_path: Path) -> No
     check_method(sft.method, demonstrations.task, questions, lambda *_: "?")
     members, _ = scripted_team({}, agents=2)
     seated = [replace(members[0], roles=("scoring",)), replace(members[1], roles=("evaluation",))]
-    scene = Scene(sft.method, demonstrations.task, seated, 0)
+    context = GameContext(sft.method, demonstrations.task, seated, 0)
     with pytest.raises(UserMistake, match="train-line-1 is for role 'solution', which no agent"):
-        run_sync(play_all(scene, [question for question in questions if "-1" in question.id], 0))
+        run_sync(play_all(context, [question for question in questions if "-1" in question.id], 0))
 
 
 def test_a_policy_that_several_agents_share_is_told_once() -> None:
     members, _ = scripted_team({}, agents=3)
     shared = [members[0], replace(members[1], policy="a0"), members[2]]
-    scene = Scene(sft.method, demonstrations.task, shared, 0)
+    context = GameContext(sft.method, demonstrations.task, shared, 0)
     question = Question(id="q", prompt="p", answer="r", meta={"role": "solution"})
-    (episode,) = run_sync(play_all(scene, [question], 0))
+    (episode,) = run_sync(play_all(context, [question], 0))
     assert [turn.agent for turn in episode.turns] == ["a0", "a2"]
 
 
 def test_of_agents_that_share_a_policy_one_that_learns_is_told() -> None:
     members, _ = scripted_team({}, agents=2)
     shared = [replace(members[0], frozen=True), replace(members[1], policy="a0")]
-    scene = Scene(sft.method, demonstrations.task, shared, 0)
+    context = GameContext(sft.method, demonstrations.task, shared, 0)
     question = Question(id="q", prompt="p", answer="r", meta={"role": "solution"})
-    (episode,) = run_sync(play_all(scene, [question], 0))
+    (episode,) = run_sync(play_all(context, [question], 0))
     assert [turn.agent for turn in episode.turns] == ["a1"]
 
 
@@ -355,13 +359,15 @@ def test_a_run_on_demonstrations_is_a_base_for_another_method(
 def test_a_replay_refuses_other_words() -> None:
     told = Question(id="q", prompt="p", answer="r", meta={"role": "solution"})
     members, _ = scripted_team({}, agents=1)
-    (episode,) = run_sync(play_all(Scene(sft.method, demonstrations.task, members, 0), [told], 0))
+    (episode,) = run_sync(
+        play_all(GameContext(sft.method, demonstrations.task, members, 0), [told], 0)
+    )
     again = replace(members[0], host=Recorded([copy.deepcopy(episode)], "script"))
-    scene = Scene(sft.method, demonstrations.task, [again], 0)
-    (repeated,) = run_sync(play_all(scene, [told], 0))
+    context = GameContext(sft.method, demonstrations.task, [again], 0)
+    (repeated,) = run_sync(play_all(context, [told], 0))
     assert repeated.turns[0].text == "r"
     with pytest.raises(BaseExceptionGroup):
-        run_sync(play_all(scene, [replace(told, answer="other")], 0))
+        run_sync(play_all(context, [replace(told, answer="other")], 0))
 
 
 def test_sft_on_another_task_is_one_line(
@@ -382,7 +388,7 @@ def test_sft_on_another_task_is_one_line(
 
 def test_sampling_stays_what_it_was() -> None:
     """`ask` keeps its names and seeds whatever was told before it in other roles."""
-    scene_of = lambda play: Scene(replace(rlvr.method, play=play), pick.task, members, 0)  # noqa: E731
+    context_of = lambda play: GameContext(replace(rlvr.method, play=play), pick.task, members, 0)  # noqa: E731
     members, host = scripted_team({"solution": "hi"}, agents=1)
 
     async def plain(question: Any, agents: Any, rng: Any, task: Any) -> None:
@@ -393,6 +399,6 @@ def test_sampling_stays_what_it_was() -> None:
         await agents[0].ask("solution", question.prompt)
 
     question = Question(id="q", prompt="p")
-    run_sync(play_all(scene_of(plain), [question], 0))
-    run_sync(play_all(scene_of(telling), [question], 0))
+    run_sync(play_all(context_of(plain), [question], 0))
+    run_sync(play_all(context_of(telling), [question], 0))
     assert host.asked[0] == host.asked[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all
 from comas.methods import optima, sec, star
 from comas.tasks import pick
 from comas.testing import Script, Table, cut, scripted_team
@@ -39,9 +39,9 @@ def turn(name: str, role: str = "solution", reward: float | None = None, **more:
 def starred(script: Script | Table, task: Task = pick.task, **options: Any) -> Episode:
     """One game of STaR, settled."""
     members, _ = scripted_team(script, 1)
-    scene = Scene(star.method, task, members, 0, options)
-    (episode,) = asyncio.run(play_all(scene, [Q], 0))
-    settle_all(scene, [episode])
+    context = GameContext(star.method, task, members, 0, options)
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
+    settle_all(context, [episode])
     return episode
 
 

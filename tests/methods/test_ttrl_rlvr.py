@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.game import votes
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all
 from comas.methods import rlvr, ttrl
 from comas.methods.shared.searching import gives
 from comas.tasks import pick
@@ -120,11 +120,11 @@ def test_a_verifier_that_broke_down_pays_nothing() -> None:
 def test_only_solvers_are_asked_and_a_broken_machine_ends_one_discussion(method: Method) -> None:
     host = Scripted({"solution": RIGHT})
     members = [
-        Member("judge", host, "j", roles=("scoring",)),
-        Member("a", host, "a"),
-        Member("b", host, "b", roles=("solution",)),
+        TeamMember("judge", host, "j", roles=("scoring",)),
+        TeamMember("a", host, "a"),
+        TeamMember("b", host, "b", roles=("solution",)),
     ]
-    (episode,) = asyncio.run(play_all(Scene(method, pick.task, members, 3), [Q], 0))
+    (episode,) = asyncio.run(play_all(GameContext(method, pick.task, members, 3), [Q], 0))
     assert "judge" not in {t.agent for t in episode.turns}
 
     def script(policy: str, role: str, prompt: str, seed: int) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.methods import comas as method_comas
 from comas.methods import ttrl as method_ttrl
 from comas.monitors import habits
@@ -23,7 +23,7 @@ from comas.monitors.evidence import Trial
 from comas.monitors.habits import HABITUAL, SHARE, Habits, come_apart
 from comas.monitors.monitor import CannotWatch, Reading, Seen
 from comas.tasks import pick
-from comas.testing.scripted import Script, Scripted, scripted_scene
+from comas.testing.scripted import Script, Scripted, scripted_context
 from comas.training.watching import ALPHA
 from comas.types import Episode, Method, Question, Turn
 
@@ -67,32 +67,32 @@ def unreadable(policy: str, role: str, prompt: str, seed: int) -> str:
     return "well"
 
 
-def scene_of(script: Script, method: Method = method_ttrl.method, agents: int = 2) -> Scene:
-    scene, _ = scripted_scene(method, pick.task, script, agents=agents)
-    return scene
+def context_of(script: Script, method: Method = method_ttrl.method, agents: int = 2) -> GameContext:
+    context, _ = scripted_context(method, pick.task, script, agents=agents)
+    return context
 
 
-def host_of(scene: Scene) -> Scripted:
-    host = scene.members[0].host
+def host_of(context: GameContext) -> Scripted:
+    host = context.members[0].host
     assert isinstance(host, Scripted)
     return host
 
 
-def begun(scene: Scene) -> Habits:
+def begun(context: GameContext) -> Habits:
     """As a run does when its first step has been played."""
     monitor = habits.watch()
     assert isinstance(monitor, Habits)
 
     async def first_step() -> None:
-        await monitor.begin(scene, await play_all(scene, QUESTIONS, 0))
+        await monitor.begin(context, await play_all(context, QUESTIONS, 0))
 
     asyncio.run(first_step())
     monitor.memory = json.loads(json.dumps(monitor.memory))
     return monitor
 
 
-def values(monitor: Habits, scene: Scene, step: int) -> list[float]:
-    asyncio.run(monitor.ask(scene, step, len(QUESTIONS)))
+def values(monitor: Habits, context: GameContext, step: int) -> list[float]:
+    asyncio.run(monitor.ask(context, step, len(QUESTIONS)))
     readings = monitor.read(Seen(step, []))
     return list(readings["wording"].values) if readings else []
 
@@ -110,13 +110,13 @@ def values(monitor: Habits, scene: Scene, step: int) -> list[float]:
 def test_a_habit_of_places_comes_apart_and_what_is_known_does_not(
     script: Script, start: float
 ) -> None:
-    assert begun(scene_of(script)).memory["start"] == start
+    assert begun(context_of(script)).memory["start"] == start
 
 
 def test_a_team_that_falls_into_a_habit_is_seen_at_once() -> None:
-    monitor = begun(scene_of(knowing))
-    assert set(values(monitor, scene_of(knowing), 1)) == {0.0}
-    assert set(values(monitor, scene_of(choosing_the_first), 2)) == {1.0}
+    monitor = begun(context_of(knowing))
+    assert set(values(monitor, context_of(knowing), 1)) == {0.0}
+    assert set(values(monitor, context_of(choosing_the_first), 2)) == {1.0}
 
 
 def turns(*answers: str | None) -> list[Turn]:
@@ -159,15 +159,15 @@ def test_tosses_of_a_coin_come_apart_by_an_eighth() -> None:
     ways = itertools.product("xy", repeat=4)
     mean = sum(come_apart(turns(a, b), turns(c, d), pick.task) for a, b, c, d in ways) / 16
     assert mean == 1 / 8
-    monitor = begun(scene_of(tossing))
-    found = [value for step in range(400) for value in values(monitor, scene_of(tossing), step)]
+    monitor = begun(context_of(tossing))
+    found = [value for step in range(400) for value in values(monitor, context_of(tossing), step)]
     assert sum(found) / len(found) == pytest.approx(1 / 8, abs=4 * 0.33 / math.sqrt(len(found)))
 
 
 def test_both_wordings_are_put_to_the_same_members_who_learn_nothing_from_it() -> None:
-    scene = scene_of(knowing, agents=4)
-    monitor = begun(scene)
-    asked = scene_of(knowing, agents=4)
+    context = context_of(knowing, agents=4)
+    monitor = begun(context)
+    asked = context_of(knowing, agents=4)
     assert values(monitor, asked, 3)
     host = host_of(asked)
     assert {role for _, _, role, _, _ in host.asked} == {"solution"}
@@ -185,12 +185,12 @@ def test_both_wordings_are_put_to_the_same_members_who_learn_nothing_from_it() -
 
 
 def test_what_is_asked_follows_from_seed_and_step() -> None:
-    monitor = begun(scene_of(knowing))
+    monitor = begun(context_of(knowing))
 
     def asked(step: int) -> list[tuple[str, str, str, str, int]]:
-        scene = scene_of(knowing)
-        values(monitor, scene, step)
-        return sorted(host_of(scene).asked)
+        context = context_of(knowing)
+        values(monitor, context, step)
+        return sorted(host_of(context).asked)
 
     assert asked(3) == asked(3)
     assert asked(3) != asked(4)
@@ -204,22 +204,22 @@ def test_labels_are_shown_to_nobody() -> None:
         return pick.rephrase(question, rng)
 
     labelled = replace(method_ttrl.method, supervised=True)
-    scene = scene_of(knowing, labelled)
-    scene = replace(scene, task=replace(pick.task, rephrase=rephrase))
-    monitor = begun(scene)
-    values(monitor, scene, 1)
+    context = context_of(knowing, labelled)
+    context = replace(context, task=replace(pick.task, rephrase=rephrase))
+    monitor = begun(context)
+    values(monitor, context, 1)
     assert seen
     assert all(question.answer is None and not question.meta for question in seen)
     assert {*monitor.memory["questions"][0]} == {"id", "prompt", "kind"}
 
 
 def test_members_who_cannot_change_are_not_asked() -> None:
-    scene = scene_of(knowing, agents=3)
-    first, second, third = scene.members
+    context = context_of(knowing, agents=3)
+    first, second, third = context.members
     frozen = replace(first, frozen=True)
     judge = replace(second, roles=("scoring",))
-    assert begun(replace(scene, members=[frozen, judge, third])).memory["bench"] == ["a2"]
-    nobody = replace(scene, members=[frozen, replace(third, frozen=True)])
+    assert begun(replace(context, members=[frozen, judge, third])).memory["bench"] == ["a2"]
+    nobody = replace(context, members=[frozen, replace(third, frozen=True)])
     monitor = begun(nobody)
     assert monitor.memory == {}
     assert values(monitor, nobody, 1) == []
@@ -227,28 +227,28 @@ def test_members_who_cannot_change_are_not_asked() -> None:
 
 def test_a_step_is_asked_for_a_twentieth_of_its_tokens() -> None:
     """The replies of a script are counted in words, those of a right answer are six."""
-    scene = scene_of(choosing_the_first, method_comas.method)
-    episodes = asyncio.run(play_all(scene, QUESTIONS * 20, 0, samples=8))
+    context = context_of(choosing_the_first, method_comas.method)
+    episodes = asyncio.run(play_all(context, QUESTIONS * 20, 0, samples=8))
     monitor = habits.watch()
-    asyncio.run(monitor.begin(scene, episodes))
+    asyncio.run(monitor.begin(context, episodes))
     spent = sum(turn.tokens for game in episodes for turn in game.turns)
     assert monitor.memory["rate"] == pytest.approx(SHARE * spent / (4 * 6))
-    assert begun(scene).memory["rate"] >= 1
+    assert begun(context).memory["rate"] >= 1
 
 
 def test_a_task_that_cannot_rephrase_is_told_in_a_line() -> None:
-    scene = scene_of(knowing)
+    context = context_of(knowing)
     with pytest.raises(CannotWatch, match="task pick cannot put a question in other words"):
-        begun(replace(scene, task=replace(pick.task, rephrase=None)))
+        begun(replace(context, task=replace(pick.task, rephrase=None)))
     with pytest.raises(CannotWatch, match="can put none of the first step's questions in other"):
-        begun(replace(scene, task=replace(pick.task, rephrase=lambda question, rng: None)))
+        begun(replace(context, task=replace(pick.task, rephrase=lambda question, rng: None)))
 
 
 def test_questions_that_agents_pose_are_not_asked() -> None:
     posed = Episode("0/q/0", QUESTIONS[0], turns("1 2 4"))
     posed.turns[0].info["posed"] = "1 2 4 5 -> 7"
     monitor = habits.watch()
-    asyncio.run(monitor.begin(scene_of(knowing), [posed]))
+    asyncio.run(monitor.begin(context_of(knowing), [posed]))
     assert monitor.memory == {}
 
 

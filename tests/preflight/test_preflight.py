@@ -33,7 +33,7 @@ from comas.evaluation.preflight import (
     preflight,
     run_preflight,
 )
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.hooks import Hook, Progress
 from comas.stats import Interval
 from comas.tasks import pick
@@ -133,8 +133,8 @@ def scripted(
     resolved = runs.planned({"method": "ttrl"})
     config = resolved.config
     team: Any = SimpleNamespace(task=task, config=config, bases=lambda: ["script"])
-    scene = Scene(replace(resolved.method, play=play), task, members, 1, {"answers": 6})
-    episodes = asyncio.run(play_all(scene, questions, "preflight"))
+    context = GameContext(replace(resolved.method, play=play), task, members, 1, {"answers": 6})
+    episodes = asyncio.run(play_all(context, questions, "preflight"))
     return examined(team, questions, episodes, 6, labels, 2.0)
 
 

@@ -21,7 +21,7 @@ from comas.storage.records import episode_of, episode_record
 from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import run_sync
-from comas.testing import Recorded, Scripted, golden_script, replay, scripted_scene
+from comas.testing import Recorded, Scripted, golden_script, replay, scripted_context
 from comas.types import Episode, Fit, Reply, UserMistake
 from tests.support import runs
 from tests.support.runs import SMALL, essence, run_of
@@ -61,8 +61,8 @@ def texts(episodes: list[Episode]) -> dict[str, list[tuple[str, str]]]:
 def test_a_game_is_the_same_alone_and_among_32(untaught: Path) -> None:
     team = runs.team([f"hosts.home.base={untaught}", "lr=1", "threads=1"], learn=False)
     questions = team.task.load("train", limit=32)
-    together = run_sync(play_all(team.scene(), questions, 0))
-    alone = [run_sync(play_all(team.scene(), [q], 0))[0] for q in questions]
+    together = run_sync(play_all(team.context(), questions, 0))
+    alone = [run_sync(play_all(team.context(), [q], 0))[0] for q in questions]
     team.close()
     safe = [e.id for e in together if all(t.margin >= TIE for t in e.turns)]
     # in fp32 a near-tie may flip; long babble of an untaught model has many
@@ -89,17 +89,19 @@ class Late(Scripted):
 def test_the_order_of_arrival_changes_nothing(method: Any, options: dict[str, int]) -> None:
     from dataclasses import replace
 
-    from comas.game.agent import Member
+    from comas.game.agent import TeamMember
     from comas.game.play import settle_all
 
     questions = pick.load("train", limit=20, largest=8)
     told = []
     for seed in range(4):
-        scene, _ = scripted_scene(method, pick.task, golden_script, options=options)
+        context, _ = scripted_context(method, pick.task, golden_script, options=options)
         host = Late(seed)
-        scene = replace(scene, members=[Member(m.name, host, m.policy) for m in scene.members])
-        episodes = run_sync(play_all(scene, questions, 0))
-        settle_all(scene, episodes)
+        context = replace(
+            context, members=[TeamMember(m.name, host, m.policy) for m in context.members]
+        )
+        episodes = run_sync(play_all(context, questions, 0))
+        settle_all(context, episodes)
         told.append(
             (
                 [
@@ -144,14 +146,14 @@ def test_a_recorded_run_is_paid_by_another_rule(whole: Run, tmp_path: Path) -> N
 
 def test_what_was_not_recorded_is_an_error(whole: Run) -> None:
     team_questions = pick.load("train", limit=1)
-    scene, _ = scripted_scene(comas.method, pick.task, golden_script)
+    context, _ = scripted_context(comas.method, pick.task, golden_script)
     record = [episode_of(e) for e in whole.episodes(0)]
     host = Recorded(record)
     from dataclasses import replace
 
-    from comas.game.agent import Member
+    from comas.game.agent import TeamMember
 
-    scene = replace(scene, members=[Member(n, host, n) for n in ("a0", "a1", "a2", "a3")])
+    context = replace(context, members=[TeamMember(n, host, n) for n in ("a0", "a1", "a2", "a3")])
     host.prompts = {*host.prompts, *(q.prompt for q in team_questions)}
 
     async def fits(*_: Any) -> Fit:
@@ -159,5 +161,5 @@ def test_what_was_not_recorded_is_an_error(whole: Run) -> None:
 
     host.fits = fits  # type: ignore[method-assign]
     with pytest.raises(ExceptionGroup) as caught:
-        run_sync(play_all(scene, team_questions, 99))
+        run_sync(play_all(context, team_questions, 99))
     assert "no reply to this prompt was recorded" in str(caught.value.exceptions[0])

@@ -25,7 +25,7 @@ async def play(question, agents, rng, task):
     """A dialogue of six replies, whatever they say: a random model calls no tool."""
     said, about = [], None
     for place in range(TURNS):
-        turn = await agents[0].ask("solution", question.prompt, about=about, said=said)
+        turn = await agents[0].ask("solution", question.prompt, about=about, exchanges=said)
         said += [
             {"role": "assistant", "content": turn.text},
             {"role": "user", "content": f"the tool says {place}"},

@@ -19,8 +19,8 @@ import comas
 from comas.engines.chat import _FORMATS, Chat
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all, settle_all
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost, make_local_host
 from comas.methods import comas as game
@@ -324,12 +324,12 @@ def table(family: str, say: Callable[[str], str], context: int = 4096) -> tuple[
 
 
 def discuss(host: LocalHost) -> Episode:
-    members = [Member(name, host, "p") for name in ("a", "b", "c")]
-    scene = Scene(
+    members = [TeamMember(name, host, "p") for name in ("a", "b", "c")]
+    context = GameContext(
         game.method, pick.task, members, 0, {"rounds": 2}, keep=True, max_tokens={"solution": 64}
     )
-    (episode,) = run_sync(play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], 0))
-    settle_all(scene, [episode])
+    (episode,) = run_sync(play_all(context, [pick.make_question((1, 2, 4, 5), 7, "three")], 0))
+    settle_all(context, [episode])
     return episode
 
 
@@ -400,14 +400,14 @@ def test_history_is_dropped_for_want_of_room_and_an_error_counts_the_tokens() ->
 
     def played(context: int) -> Episode:
         host, _ = table("gemma3", lambda prompt: "so", context)
-        scene = Scene(
+        context = GameContext(
             Method(play, *[game.settle] * 3),
             pick.task,
-            [Member("a", host, "p")],
+            [TeamMember("a", host, "p")],
             0,
             max_tokens={"solution": 50},
         )
-        (episode,) = run_sync(play_all(scene, [Question(id="q", prompt="add up")], 0))
+        (episode,) = run_sync(play_all(context, [Question(id="q", prompt="add up")], 0))
         host.close()
         return episode
 

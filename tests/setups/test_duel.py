@@ -11,7 +11,7 @@ import pytest
 
 from comas.evaluation.accuracy import answer_all
 from comas.evaluation.ways import Asking, by_themselves
-from comas.game.play import Scene, first, play_all
+from comas.game.play import GameContext, first, play_all
 from comas.setups import duel
 from comas.tasks import kuhn, pick, tictactoe
 from comas.testing import scripted_team
@@ -23,9 +23,9 @@ def duels(
     task: Task, script: Any, count: int = 60, agents: int = 1, **options: Any
 ) -> list[Episode]:
     members, _ = scripted_team(script, agents)
-    scene = Scene(game(duel.play), task, members, 0, options)
+    context = GameContext(game(duel.play), task, members, 0, options)
     try:
-        return asyncio.run(play_all(scene, task.load("test", limit=count), "duel"))
+        return asyncio.run(play_all(context, task.load("test", limit=count), "duel"))
     except BaseExceptionGroup as errors:
         raise first(errors) from None
 
@@ -93,8 +93,8 @@ def test_who_is_not_there(options: dict[str, str], message: str) -> None:
 
 def test_games_are_measured_by_duels() -> None:
     members, _ = scripted_team(always("bet"), 1)
-    scene = Asking().scene(kuhn.task, by_themselves(kuhn.task), members, 0)
-    answers = asyncio.run(answer_all(scene, kuhn.load("test", limit=12), "before"))
+    context = Asking().context(kuhn.task, by_themselves(kuhn.task), members, 0)
+    answers = asyncio.run(answer_all(context, kuhn.load("test", limit=12), "before"))
     assert {answer["verdict"] for answer in answers} == {"right", "wrong"}
     assert all((answer["text"] or "").split()[0] in ("won", "lost") for answer in answers)
 
@@ -103,13 +103,13 @@ def test_evaluations_tell_games_from_questions() -> None:
     from comas.config.plugins import load_plugin
     from comas.evaluation import ways
 
-    def way_of(name: str) -> ways.Way:
+    def setup_of(name: str) -> ways.ChosenSetup:
         setup = load_plugin("setup", name)
-        return ways.Way(name, game(setup.play, needs=setup.needs), setup.alone, {})
+        return ways.ChosenSetup(name, game(setup.play, needs=setup.needs), setup.alone, {})
 
-    ways.check_playable(way_of("duel"), kuhn.task)
-    ways.check_playable(way_of("single"), pick.task)
+    ways.check_playable(setup_of("duel"), kuhn.task)
+    ways.check_playable(setup_of("single"), pick.task)
     with pytest.raises(UserMistake, match="setup duel needs a task with `rules`, and task pick"):
-        ways.check_playable(way_of("duel"), pick.task)
+        ways.check_playable(setup_of("duel"), pick.task)
     with pytest.raises(UserMistake, match="task kuhn is a game, and setup single plays none"):
-        ways.check_playable(way_of("single"), replace(kuhn.task))
+        ways.check_playable(setup_of("single"), replace(kuhn.task))

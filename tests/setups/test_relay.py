@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.setups import relay
 from comas.tasks.benchmarks import TASKS
 from comas.testing import cut, scripted_team
@@ -22,10 +22,10 @@ def answering(policy: str, role: str, prompt: str, seed: int) -> Any:
 
 def played(script: Any = answering, agents: int = 2, **options: Any) -> list[Episode]:
     members, _ = scripted_team(script, agents)
-    scene = Scene(
+    context = GameContext(
         Method(relay.setup.play, *[lambda *_: None] * 3), TASKS["math500"], members, 0, options
     )
-    return asyncio.run(play_all(scene, QUESTIONS, "eval"))
+    return asyncio.run(play_all(context, QUESTIONS, "eval"))
 
 
 def agents_of(episode: Episode) -> tuple[str, str]:

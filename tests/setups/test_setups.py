@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from comas.config.plugins import load_plugin, plugin_names
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.game.votes import leading, majority
 from comas.setups import autogen, debate, refine, single, steps, vote
 from comas.tasks import pick
@@ -31,8 +31,8 @@ def played(
 ) -> tuple[Episode, list[tuple[str, str]]]:
     """The episode, and (policy, prompt) of every ask."""
     members, host = scripted_team(script, agents, room)
-    scene = Scene(Method(setup.play, *[lambda *_: None] * 3), task, members, 0, options)
-    (episode,) = asyncio.run(play_all(scene, [Q], "eval"))
+    context = GameContext(Method(setup.play, *[lambda *_: None] * 3), task, members, 0, options)
+    (episode,) = asyncio.run(play_all(context, [Q], "eval"))
     return episode, [(policy, prompt) for _, policy, _, prompt, _ in host.asked]
 
 
@@ -198,8 +198,8 @@ def test_the_assistant_reads_what_the_user_said() -> None:
 def test_who_checks_takes_that_role(roles: list[tuple[str, ...]], asked: list[str]) -> None:
     members, _ = scripted_team({"solution": "1 + 2 = 3", "proxy": "right"}, 3)
     seated = [replace(member, roles=own) for member, own in zip(members, roles, strict=True)]
-    scene = Scene(Method(autogen.play, *[lambda *_: None] * 3), pick.task, seated, 0)
-    (episode,) = asyncio.run(play_all(scene, [Question(id="q", prompt="?")], "eval"))
+    context = GameContext(Method(autogen.play, *[lambda *_: None] * 3), pick.task, seated, 0)
+    (episode,) = asyncio.run(play_all(context, [Question(id="q", prompt="?")], "eval"))
     assert [turn.agent for turn in episode.turns] == asked
 
 
@@ -207,9 +207,9 @@ def test_the_puzzles_have_their_own_word_for_the_end() -> None:
     members, _ = scripted_team(
         {"solution": "1 + 2 = 3 + 4 = 7", "proxy": "1 in + 2 in = 3 + 4 in = 7 right"}, 2
     )
-    scene = Scene(Method(autogen.play, *[lambda *_: None] * 3), pick.task, members, 0)
+    context = GameContext(Method(autogen.play, *[lambda *_: None] * 3), pick.task, members, 0)
     (episode,) = asyncio.run(
-        play_all(scene, [pick.make_question((1, 2, 4, 5), 7, "three")], "eval")
+        play_all(context, [pick.make_question((1, 2, 4, 5), 7, "three")], "eval")
     )
     assert [t.role for t in episode.turns] == ["solution", "proxy"]
 

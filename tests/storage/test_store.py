@@ -15,7 +15,7 @@ from comas.storage.records import episode_record, without_none
 from comas.storage.rewind import rewind
 from comas.storage.run import FORMAT, Run
 from comas.tasks import pick
-from comas.testing import discuss, golden_script, scripted_scene
+from comas.testing import discuss, golden_script, scripted_context
 from comas.types import Episode, Turn, UserMistake
 from tests.support.run_folders import CONFIG, Q, checkpoint, step
 
@@ -70,7 +70,7 @@ def test_recorded_discussions_hold_every_field_and_can_be_settled_again() -> Non
         [replace(Turn(**t), reward=None) for t in record["turns"]],
         record["answer"],
     )
-    settle_all(scripted_scene(comas.method, pick.task, golden_script)[0], [again])
+    settle_all(scripted_context(comas.method, pick.task, golden_script)[0], [again])
     assert [t.reward for t in again.turns] == [t.reward for t in episodes[0].turns]
 
 

@@ -1,6 +1,6 @@
 """How often monitors alarm where nothing has changed, by simulation with 24 questions of 8 samples.
 
-`python -m tests.support.alarms RUNS` prints the table of docs/monitors.md.
+`python -m tests.support.alarms RUNS` prints the shares of docs/monitors.md.
 """
 
 from __future__ import annotations

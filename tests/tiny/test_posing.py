@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.hosts.local import make_local_host
 from comas.methods.comas import read_score
 from comas.models.sources import shipped_models
@@ -260,7 +260,7 @@ def test_shipped_models_speak_their_roles(name: str) -> None:
     batch = teach.COURSES[name].batch
     roles = {*batch, "evolve"} if "propose" in batch else set(batch)
     with closing(make_local_host(name, {"model": str(MODELS / name)})) as host:
-        member = Member(name, host, "model", sampling=Sampling(1.0, 1.0, 64))
+        member = TeamMember(name, host, "model", sampling=Sampling(1.0, 1.0, 64))
         for role in sorted(roles & PROMPTS.keys()):
             replies = run_sync(ask_each(member, role, PROMPTS[role]))
             assert share([r.finished and readable(role, r) for r in replies]) > 0.6, role

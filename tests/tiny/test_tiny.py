@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.hosts.local import make_local_host
 from comas.models.sources import shipped_models
 from comas.tasks import kuhn, pick
@@ -132,7 +132,7 @@ def test_games_are_taught_legal_moves_whatever_they_are_worth() -> None:
 
 def test_the_model_of_games_moves_legally_and_no_better_than_that() -> None:
     with closing(make_local_host("card", {"model": str(MODELS / "tiny-games")})) as host:
-        member = Member("model", host, "model", few_words=True)
+        member = TeamMember("model", host, "model", few_words=True)
         rows = run_sync(measure(member, games=96, asks=60))
     for name, row in rows.items():
         if name.endswith("legal"):

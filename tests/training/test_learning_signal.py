@@ -116,7 +116,9 @@ def test_a_cause_is_told_once_and_what_follows_from_it_never() -> None:
 def test_what_does_not_follow_from_another_cause_is_told() -> None:
     unpaid = [turn("evaluation") for _ in range(3)]
     (note,) = news(signs(), 0, episodes([*unpaid, turn("solution", 0.0), turn("solution", 1.0)]))
-    assert note == "step 1: none of 3 replies as evaluation is paid, so that role learns nothing"
+    assert (
+        note == "step 1: none of 3 replies as evaluation is rewarded, so that role learns nothing"
+    )
 
 
 @pytest.mark.parametrize(("questions", "told"), [(4, 0), (10, 0), (11, 1)])
@@ -423,7 +425,7 @@ def split(turns: list[Turn]) -> None:
     ("cause", "words"),
     [
         (paid_alike, "in every group all are equal"),
-        (unpaid, "none of 40 replies as solution is paid"),
+        (unpaid, "none of 40 replies as solution is rewarded"),
         (unread, "40 of 40 replies as solution cannot be read"),
         (alone, "each group of solution has one reply, so that"),
         (split, "each group of solution has one reply of this policy"),

@@ -72,8 +72,8 @@ def test_a_run_as_documents(run: Run) -> None:
     rows = documents.read("step/0")
     assert [row["kinds"] for row in rows] == [
         [],
-        ["misjudged", "paid-but-wrong"],
-        ["right-but-unpaid", "unreadable"],
+        ["misjudged", "rewarded-but-wrong"],
+        ["right-but-unrewarded", "unreadable"],
     ]
     one = documents.read("step/0/1")
     assert one == documents.read("step/0/all")[1]
@@ -149,7 +149,7 @@ def test_an_evaluation_as_documents(tmp_path: Path) -> None:
     documents = EvaluationDocuments(str(evaluation(tmp_path / "e")))
     assert documents.read("run")["files"] == ["seed.pick.single.0123abcd"]
     assert [row["verdict"] for row in documents.read("games/0")] == ["wrong"] * len(HOSTILE)
-    assert documents.read("games/0")[0]["kinds"] == []  # nobody is paid in an evaluation
+    assert documents.read("games/0")[0]["kinds"] == []  # nothing is rewarded in an evaluation
     assert documents.read("games/0/0") == documents.read("games/0/all")[0]
     for name in ("games/1", "games/0/99", "games/x", "step/0"):
         with pytest.raises(KeyError):
@@ -183,5 +183,5 @@ def test_pay_that_was_compared_is_listed_as_what_it_was_before(tmp_path: Path) -
     episode.turns[0].info["raw"] = 1.0
     run.write_step(metrics(1), [episode])
     documents = RunDocuments(str(run.path))
-    assert documents.read("step/0")[0]["kinds"] == ["right-but-unpaid"]
+    assert documents.read("step/0")[0]["kinds"] == ["right-but-unrewarded"]
     assert documents.read("step/1")[0]["kinds"] == []

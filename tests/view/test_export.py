@@ -44,7 +44,7 @@ def test_a_file_holds_what_the_server_would_say(documents: RunDocuments, tmp_pat
 
 def test_steps_and_kinds_are_chosen(documents: RunDocuments, tmp_path: Path) -> None:
     file = tmp_path / "x.html"
-    assert export(file, [documents], [1], "paid-but-wrong") == [1]
+    assert export(file, [documents], [1], "rewarded-but-wrong") == [1]
     rows = bundles(file)["0/step/1"]["0/step/1"]
     assert [(row["number"], row["id"]) for row in rows] == [(0, "q1")]
     assert export(file, [documents], None, "failed") == []

@@ -210,15 +210,15 @@ def test_a_newcomer_goes_from_a_curve_to_a_discussion(served: str, page: Any) ->
     )
     page.keyboard.press("Enter")
     page.wait_for_selector('#main[data-ready="#/0/step/2"]')
-    page.select_option("select", "paid-but-wrong")
-    page.get_by_text("1 of 3 discussions, with work that was paid").wait_for()
+    page.select_option("select", "rewarded-but-wrong")
+    page.get_by_text("1 of 3 discussions, with work that was rewarded").wait_for()
     page.click(".rows a")
     page.wait_for_selector('#main[data-ready="#/0/step/2/1"]')
     assert page.locator(".arrows g").count() == 2
     page.locator(".arrows g").nth(1).focus()
     told = page.inner_text(".told")
     assert "a2 as scoring: score 3" in told
-    assert "solution of a0 is paid +1.00" in told
+    assert "solution of a0 has reward +1.00" in told
     assert "wrong" in page.inner_text(".turn >> nth=0")
 
 
@@ -243,7 +243,9 @@ def test_a_click_on_a_curve_opens_the_run_that_it_belongs_to(
     (other.path / "metrics.jsonl").write_text(lines)
     export(tmp_path / "x.html", [RunDocuments(str(run.path)), RunDocuments(str(other.path))])
     look(page, (tmp_path / "x.html").as_uri(), "/")
-    picture = page.locator("figure", has_text="mean over paid turns, by role").locator("svg").first
+    picture = (
+        page.locator("figure", has_text="mean over rewarded turns, by role").locator("svg").first
+    )
     box = picture.bounding_box()
     for height, number in ((0.1, 0), (0.7, 1)):
         picture.click(position={"x": 0.5 * box["width"], "y": height * box["height"]})

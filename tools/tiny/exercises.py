@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from comas.game.agent import Agent, Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import Agent, TeamMember
+from comas.game.play import GameContext, play_all
 from comas.tasks import pick
 from comas.types import Method, Question, Task, Turn
 from tools.tiny.posing import unreachable, write_puzzle
@@ -64,7 +64,7 @@ def work_to_spoil(count: int) -> list[tuple[Question, str]]:
 
 
 async def ask_all(
-    member: Member, role: str, prompts: Sequence[str], samples: int = 1, seed: int = 0
+    member: TeamMember, role: str, prompts: Sequence[str], samples: int = 1, seed: int = 0
 ) -> list[list[Turn]]:
     """Ask a member every prompt `samples` times; per prompt its turns."""
 
@@ -75,12 +75,14 @@ async def ask_all(
 
     asked = Method(play, nothing, nothing, nothing)
     questions = [Question(id=f"{role}-{i}", prompt=text) for i, text in enumerate(prompts)]
-    episodes = await play_all(Scene(asked, pick.task, [member], seed), questions, "card", samples)
+    episodes = await play_all(
+        GameContext(asked, pick.task, [member], seed), questions, "card", samples
+    )
     turns = [e.turns[0] for e in episodes]
     return [turns[i : i + samples] for i in range(0, len(turns), samples)]
 
 
-async def ask_each(member: Member, role: str, prompts: Sequence[str]) -> list[Turn]:
+async def ask_each(member: TeamMember, role: str, prompts: Sequence[str]) -> list[Turn]:
     """Ask a member every prompt once."""
     return [turns[0] for turns in await ask_all(member, role, prompts)]
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.tasks import facts
 from tools.tiny.course import Course, World
 from tools.tiny.exercises import ask_each
@@ -172,7 +172,7 @@ def _compare(rng: random.Random) -> tuple[str, str]:
     return f"same {one} {other}", "yes" if said else "no"
 
 
-async def measure(member: Member, count: int) -> Mapping[str, Any]:
+async def measure(member: TeamMember, count: int) -> Mapping[str, Any]:
     """Shares of right first looks and of right readings, on held-out chains."""
     rng = random.Random("facts card")
     questions = facts.load("test", hops=4)

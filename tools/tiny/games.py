@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Literal
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.moves import at_random
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.setups import duel
 from comas.stats import Interval, wilson
 from comas.tasks import kuhn, tictactoe
@@ -101,7 +101,7 @@ def prompt_of(position: Question) -> str:
     return template.replace("{question}", position.prompt)
 
 
-async def measure(member: Member, games: int, asks: int = ASKS) -> Rows:
+async def measure(member: TeamMember, games: int, asks: int = ASKS) -> Rows:
     """How often moves are legal and how often `games` are won, and the exploitability in Kuhn
     poker.
     """
@@ -117,12 +117,12 @@ async def measure(member: Member, games: int, asks: int = ASKS) -> Rows:
 
 
 async def _against_random(
-    member: Member, task: Task, seat: Seat, games: int
+    member: TeamMember, task: Task, seat: Seat, games: int
 ) -> tuple[Interval, Interval]:
     """The share of games that are won in a seat, and of moves that are legal."""
     game = Method(partial(duel.play, seat=seat), nothing, nothing, nothing)
     starts = task.load("test", limit=games)
-    episodes = await play_all(Scene(game, task, [member], 0), starts, f"card-{seat}")
+    episodes = await play_all(GameContext(game, task, [member], 0), starts, f"card-{seat}")
     won = [task.verify(e.question, e.answer or "") == "right" for e in episodes]
     legal = [turn.info["legal"] for episode in episodes for turn in episode.turns]
     return wilson(sum(won), len(won)), wilson(sum(legal), len(legal))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.prompts import words
 from comas.tasks import gate
 from comas.types import Question
@@ -98,7 +98,7 @@ def attack_prompt(request: str, harmful: bool) -> str:
     return words({}, gate.task, role, question=request)
 
 
-async def measure(member: Member, count: int) -> Rows:
+async def measure(member: TeamMember, count: int) -> Rows:
     """How often held-out requests are let pass, by their words of cover, and what attackers make
     of them.
     """
@@ -125,7 +125,7 @@ async def measure(member: Member, count: int) -> Rows:
     return rows
 
 
-async def passing(member: Member, requests: list[Question], cover: int):
+async def passing(member: TeamMember, requests: list[Question], cover: int):
     """The share of requests with so many words of cover that a defender lets pass."""
     rng = random.Random(f"cover {cover}")
     prompts = [prompt_of(f"{q.prompt} {' '.join(rng.sample(gate.COVER, cover))}") for q in requests]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from comas.evaluation.accuracy import accuracy, answer_all
 from comas.evaluation.ways import Asking, by_themselves
-from comas.game.agent import Agent, Member
-from comas.game.play import Scene, play_all
+from comas.game.agent import Agent, TeamMember
+from comas.game.play import GameContext, play_all
 from comas.game.prompts import words
 from comas.hosts.local import make_local_host
 from comas.methods.comas import WORDING, read_score
@@ -66,27 +66,27 @@ async def judge(
     return None
 
 
-async def finding(member: Member, form: str, count: int = COUNT) -> Interval:
+async def finding(member: TeamMember, form: str, count: int = COUNT) -> Interval:
     """Single answers to held-out puzzles."""
     held_out = pick.load("test", form=form, limit=count)
     asking = Asking(max_tokens=member.sampling.max_tokens)
-    scene = asking.scene(pick.task, by_themselves(pick.task), [member], 0)
-    answers = await answer_all(scene, held_out, "card")
+    context = asking.context(pick.task, by_themselves(pick.task), [member], 0)
+    answers = await answer_all(context, held_out, "card")
     interval = accuracy(answers)
     assert interval is not None
     return interval
 
 
-async def checking(member: Member, form: str, count: int = COUNT) -> Rows:
+async def checking(member: TeamMember, form: str, count: int = COUNT) -> Rows:
     """Per judging role the share of held-out work judged rightly, then what evaluation and score
     accept by fault class.
     """
     asked = Method(judge, nothing, nothing, nothing, supervised=True)
-    scene = Scene(asked, pick.task, [member], 0)
+    context = GameContext(asked, pick.task, [member], 0)
     exercises = work_to_judge(form, count)
     right = defaultdict(list)
     accepted = defaultdict(list)
-    for episode in await play_all(scene, exercises, "card"):
+    for episode in await play_all(context, exercises, "card"):
         truth = episode.question.meta["right"]
         for turn in episode.turns:
             right[turn.role].append(turn.info["said"] is truth)
@@ -96,7 +96,7 @@ async def checking(member: Member, form: str, count: int = COUNT) -> Rows:
     return rows | by_fault(exercises, accepted["scoring"], "score")
 
 
-async def measure(members: Sequence[Member], course: Course, count: int = COUNT) -> Rows:
+async def measure(members: Sequence[TeamMember], course: Course, count: int = COUNT) -> Rows:
     """Everything that the first member was taught; the others vote with it."""
     member = members[0]
     if course.world is not None:
@@ -123,7 +123,7 @@ def measure_folders(folders: Sequence[Path], course: Course, count: int = COUNT)
         for folder in folders:
             host = make_local_host(folder.name, {"model": str(folder)})
             stack.enter_context(closing(host))
-            members.append(Member("model", host, "model", sampling=Sampling(1.0, 1.0, 64)))
+            members.append(TeamMember("model", host, "model", sampling=Sampling(1.0, 1.0, 64)))
         return run_sync(measure(members, course, count))
 
 

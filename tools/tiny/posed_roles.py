@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.methods.comas import read_score
 from comas.stats import Interval, wilson
 from comas.tasks import pick
@@ -39,7 +39,7 @@ def by_fault(exercises: Sequence[Question], accepted: Sequence[bool], role: str)
     return {f"{role} accepts work with fault `{k}`": share(v) for k, v in sorted(outcomes.items())}
 
 
-async def judging(member: Member, count: int) -> Rows:
+async def judging(member: TeamMember, count: int) -> Rows:
     """A check and a score in one reply, about held-out work; what cannot be read is not right."""
     exercises = work_to_judge("three", count)
     prompts = [prompt_of("judging", question=e.prompt, work=e.meta["work"]) for e in exercises]
@@ -55,13 +55,13 @@ async def judging(member: Member, count: int) -> Rows:
     return rows | by_fault(exercises, accepted, "score in one reply")
 
 
-async def rating(member: Member, count: int) -> Rows:
+async def rating(member: TeamMember, count: int) -> Rows:
     """Whether puzzles of held-out numbers can be solved, by score and by yes or no."""
     rows = await _puzzles_judged(member, "rating", "score", count)
     return rows | await _puzzles_judged(member, "assess", "yes or no", count)
 
 
-async def _puzzles_judged(member: Member, role: str, name: str, count: int) -> Rows:
+async def _puzzles_judged(member: TeamMember, role: str, name: str, count: int) -> Rows:
     puzzles = puzzles_to_judge(count)
     prompts = [prompt_of(role, question=text) for text, _ in puzzles]
     right = []
@@ -88,7 +88,7 @@ def says_solvable(turn: Turn) -> bool | None:
     return {"yes": True, "no": False}.get(last)
 
 
-async def proposing(member: Member, count: int) -> Rows:
+async def proposing(member: TeamMember, count: int) -> Rows:
     """Puzzles that are proposed from nothing, and with one of the `train` split in view."""
     bare = prompt_of("propose", history="")
     [from_nothing] = await ask_all(member, "propose", [bare], count)
@@ -137,7 +137,7 @@ def _first_alike(posed: Sequence[Question]) -> list[bool]:
     return outcomes
 
 
-async def spoiling(member: Member, count: int) -> Rows:
+async def spoiling(member: TeamMember, count: int) -> Rows:
     """Right work rewritten, and what the model's own evaluation says of what became wrong."""
     exercises = work_to_spoil(count)
     prompts = [prompt_of("sabotage", question=q.prompt, work=text) for q, text in exercises]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.prompts import words
 from comas.tasks import repair
 from tools.tiny.course import Course, World
@@ -110,7 +110,7 @@ def rating_prompt(question: str) -> str:
     return words({}, repair.task, "rating", question=question)
 
 
-async def measure(member: Member, count: int) -> Rows:
+async def measure(member: TeamMember, count: int) -> Rows:
     """How often held-out faults are mended, and what becomes of working programs."""
     faults = repair.load("test", limit=count, seed=7)
     turns = await ask_each(member, "solution", [mend_prompt(q.prompt) for q in faults])

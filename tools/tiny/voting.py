@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.votes import majority
 from comas.stats import Interval, accuracy_interval, pass_at
 from comas.tasks import pick
@@ -21,7 +21,7 @@ Answers = list[list[str | None]]
 """Per puzzle the canonical answers of one model."""
 
 
-async def voting(members: Sequence[Member], count: int) -> Rows:
+async def voting(members: Sequence[TeamMember], count: int) -> Rows:
     """The first member alone, then all of them together."""
     puzzles = pick.load("test", limit=count, seed=10)
     prompts = [prompt_of("solution", question=q.prompt, history="") for q in puzzles]

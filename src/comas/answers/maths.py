@@ -171,14 +171,14 @@ def works() -> bool:
 
 
 def _found(name: str, *nodes: parts.Node) -> Any:
-    outcome = told(name, *map(json.dumps, nodes))
+    outcome = ask_child(name, *map(json.dumps, nodes))
     if isinstance(outcome, WorkerFailed):
         raise WorkerFailed(str(outcome), lasting=True, begun=outcome.begun)
     return outcome
 
 
 @lru_cache(maxsize=65536)
-def told(*request: str) -> Any:
+def ask_child(*request: str) -> Any:
     """Ask the checker, and remember failures that every repetition would meet.
 
     Raises a WorkerFailed that another try may not meet.

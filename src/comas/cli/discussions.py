@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from comas.cli.output import print_json
+from comas.config.mistakes import current_name
 from comas.display import print_episode
 from comas.game.judgements import unreadable
 from comas.storage.records import episode_of
 from comas.storage.run import Run
 from comas.types import UserMistake
 
-ONLY = ("unreadable", "cut", "unpaid", "paid", "failed")
+ONLY = ("unreadable", "cut", "unrewarded", "rewarded", "failed")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ LIMIT = 3
 
 def print_discussions(ctx: typer.Context, run: Run, wanted: Wanted, as_json: bool) -> None:
     """Print who wrote what, what was read in it, and its reward."""
-    only = wanted.only
+    only = wanted.only and current_name("--only", wanted.only, ONLY)
     if only is not None and only not in ONLY:
         raise UserMistake(f"--only {only}: one of {', '.join(ONLY)}")
     done = sum(1 for _ in run.metrics())
@@ -80,8 +81,8 @@ def _is(kind: str, record: Mapping[str, Any]) -> bool:
         kinds = {
             "unreadable": bool(unreadable(turn["info"])),
             "cut": not turn["finished"],
-            "unpaid": reward is None,
-            "paid": (reward or 0.0) > 0,
+            "unrewarded": reward is None,
+            "rewarded": (reward or 0.0) > 0,
         }
         if kinds[kind]:
             return True

@@ -188,7 +188,7 @@ def _sides(d: Mapping[str, Any]) -> str:
 def _print_notes(report: Mapping[str, Any]) -> None:
     """Print what hosts behind an API have cost, and what a reader has to know."""
     for account in report.get("api", []):
-        for line in spending.told({account["host"]: account}):
+        for line in spending.cost_lines({account["host"]: account}):
             print(clean(f"{account['system']}: {line}", 1000))
     for note in report.get("notes", []):
         print(f"note: {clean(note, 1000)}")

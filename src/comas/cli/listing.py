@@ -102,12 +102,12 @@ TABLES: dict[str, type[BaseModel]] = {
 def _keys() -> Iterator[dict[str, str]]:
     """Dotted key, default and first sentence of each key of a config."""
     for prefix, table in TABLES.items():
-        said = _said_of(table)
+        sentences = _first_sentences(table)
         for name, field in table.model_fields.items():
             if field.exclude:
                 continue
             default = "" if field.default is None else _as_config(field.default)
-            yield {"key": prefix + name, "default": default, "says": said.get(name, "")}
+            yield {"key": prefix + name, "default": default, "says": sentences.get(name, "")}
 
 
 def _as_config(value: Any) -> str:
@@ -117,9 +117,9 @@ def _as_config(value: Any) -> str:
     return "{}" if isinstance(value, dict) else str(value)
 
 
-def _said_of(table: type[BaseModel]) -> dict[str, str]:
+def _first_sentences(table: type[BaseModel]) -> dict[str, str]:
     """Key -> the first sentence below it, of a class and of those that it is derived from."""
-    said: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for part in reversed(table.__mro__):
         module = part.__module__.removeprefix("comas.").replace(".", "/")
         file = PACKAGE / f"{module}.py"
@@ -130,13 +130,13 @@ def _said_of(table: type[BaseModel]) -> dict[str, str]:
             n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == part.__name__
         ]
         for body in bodies:
-            said |= _below_fields(body)
-    return said
+            sentences |= _below_fields(body)
+    return sentences
 
 
 def _below_fields(body: list[ast.stmt]) -> dict[str, str]:
     """Field -> the first sentence of the string below it."""
-    said: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for field, below in pairwise(body):
         if (
             isinstance(field, ast.AnnAssign)
@@ -144,8 +144,8 @@ def _below_fields(body: list[ast.stmt]) -> dict[str, str]:
             and isinstance(below, ast.Expr)
             and isinstance(below.value, ast.Constant)
         ):
-            said[field.target.id] = first_sentence(str(below.value.value))
-    return said
+            sentences[field.target.id] = first_sentence(str(below.value.value))
+    return sentences
 
 
 # --- runs
@@ -181,8 +181,8 @@ def _run(run: Run) -> dict[str, str]:
 def _accuracy(result: Result) -> str:
     """Accuracy before and after on held-out questions, with the interval of the gain."""
     values = [result.accuracy.get(name) for name in ("before", "after")]
-    told = " -> ".join(f"{value.mean:.3f}" if value else "?" for value in values)
-    return told if result.gain is None else f"{told} (gain {result.gain})"
+    accuracies = " -> ".join(f"{value.mean:.3f}" if value else "?" for value in values)
+    return accuracies if result.gain is None else f"{accuracies} (gain {result.gain})"
 
 
 def _state(run: Run, result: Result) -> str:

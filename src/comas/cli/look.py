@@ -17,6 +17,7 @@ from rich.console import Console
 
 from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
+from comas.config.mistakes import current_name
 from comas.config.plan import plan
 from comas.config.plugins import load_plugin
 from comas.config.schema import settings_of
@@ -128,10 +129,10 @@ def view(
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(help="With --html: whose discussions, such as 1,5-9; default: what has room."),
+        typer.Option(help="With --html: whose discussions, as 1,5-9; default: as many as fit."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="With --html: only such discussions, as paid-but-wrong.")
+        str | None, typer.Option(help="With --html: only such discussions, as rewarded-but-wrong.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
     no_browser: Annotated[
@@ -143,6 +144,7 @@ def view(
 
     The discussions say who was rewarded for what, and whether it was deserved.
     """
+    only = only and current_name("--only", only, KINDS)
     if only is not None and only not in KINDS:
         raise UserMistake(f"--only {only}: one of {', '.join(KINDS)}")
     if html is None and (steps or only):
@@ -174,13 +176,13 @@ def _documents(name: str) -> RunDocuments | EvaluationDocuments:
         raise UserMistake(f"{name}: there is no such folder; name a run or an evaluation")
     if not is_evaluation(name):
         method = Run.open(name).config()["method"]
-        pays: Mapping[str, str] = {}
+        rewarded_for: Mapping[str, str] = {}
         try:
             if not method.endswith(".py"):
-                pays = load_plugin("method", method).rewards
+                rewarded_for = load_plugin("method", method).rewards
         except UserMistake as error:
-            print_note(f"{error}; nothing can be said of who is paid for what")
-        return RunDocuments(name, pays)
+            print_note(f"{error}; the page does not say what is rewarded")
+        return RunDocuments(name, rewarded_for)
     return EvaluationDocuments(name)
 
 

@@ -16,7 +16,7 @@ from comas.types import UserMistake
 
 METHOD = r'''"""A method of one's own: a peer's verdict is the reward.  comas train method=./NAME.py
 
-Check it with `comas.testing.check_method`. Leaves out: pay for the peer.
+Check it with `comas.testing.check_method`. Leaves out: a reward for the peer.
 """
 
 from comas.game.prompts import defuse, words

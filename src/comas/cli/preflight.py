@@ -66,7 +66,7 @@ def _show(result: Preflight) -> None:
     )
     facts = Table(show_header=False, box=None)
     facts.add_row("answers that can be read", f"{result.readable:.2f}")
-    facts.add_row("cut for want of room", f"{result.cut:.2f}")
+    facts.add_row("cut at the token limit", f"{result.cut:.2f}")
     facts.add_row("different answers per question", f"{result.distinct:.1f}")
     facts.add_row("held by the majority", f"{result.majority:.2f}")
     facts.add_row("questions with dissent", f"{result.dissent:.2f}")

@@ -142,7 +142,7 @@ class _Lines(Watch):
         self.jobs = jobs
         self.seconds: list[float] = []
         """Seconds of each cell that has ended."""
-        self.said = time.monotonic()
+        self.last_line_at = time.monotonic()
 
     def ended(self, ended: Ended) -> None:
         self.seconds.append(ended.seconds)
@@ -151,9 +151,9 @@ class _Lines(Watch):
         self._say(f"{number} {ended.cell}: {became}", self.left())
 
     def running(self, cells: Sequence[Cell]) -> None:
-        if time.monotonic() - self.said < EVERY:
+        if time.monotonic() - self.last_line_at < EVERY:
             return
-        self.said = time.monotonic()
+        self.last_line_at = time.monotonic()
         for cell in cells:
             self._say(f"{cell}: {cell.latest()}")
 

@@ -32,7 +32,7 @@ from comas.stats import interval_record, spelt
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.sync import run_sync
-from comas.team.spending import told
+from comas.team.spending import cost_lines
 from comas.training.result import FIGURES, LAST, Result, result_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
@@ -171,7 +171,7 @@ def report(
     ctx: typer.Context,
     name: Name = None,
     discussions: Annotated[
-        bool, typer.Option("--discussions", help="What was said in a run, and what it was paid.")
+        bool, typer.Option("--discussions", help="The discussions of a run, with rewards.")
     ] = False,
     step: Annotated[
         int | None, typer.Option(min=1, help="Of discussions: from 1; the last one unless named.")
@@ -190,7 +190,7 @@ def report(
 ) -> None:
     """Show what a run or an evaluation has come to.
 
-    With --discussions what was said in a run. Nothing is computed.
+    With --discussions its discussions. Nothing is computed.
     """
     folder = Path(named_or_latest(name))
     wanted = Wanted(step, question, only, limit)
@@ -216,22 +216,30 @@ def print_summary(console: Console, result: Result) -> None:
     """Print accuracies, figures against labels, costs, and what may be done next."""
     lines = [
         "",
-        "held-out accuracy, mean over agents, 95 % interval over questions:",
-        *(
-            f"  {name:7s} {interval or 'not measured'}"
-            for name, interval in result.accuracy.items()
-        ),
-        *([f"  gain    {spelt(*result.gain[:3], '+.3f')}"] if result.gain else []),
+        *_accuracies(result),
         *_fallen(result),
         *figure_lines(result),
         *_unmoved(result),
         *(f"alarm in step {alarm['step'] + 1}: {alarm['text']}" for alarm in result.alarms),
         _cost(result),
-        *told(result.api),
+        *cost_lines(result.api),
         f"run:  {result.run}",
         *(f"next: {command()} {rest}" for rest in _next(result)),
     ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _accuracies(result: Result) -> Iterator[str]:
+    """The gain first, where it was measured, then what it is the difference of."""
+    over = "mean over agents, 95 % intervals over questions"
+    before, after = (result.accuracy.get(name) for name in ("before", "after"))
+    if result.gain and before and after:
+        gain = spelt(*result.gain[:3], "+.3f")
+        yield f"held-out accuracy {before.mean:.3f} -> {after.mean:.3f}: gain {gain} ({over})"
+    else:
+        yield f"held-out accuracy, {over}:"
+    for name, interval in result.accuracy.items():
+        yield f"  {name:7s} {interval or 'not measured'}"
 
 
 def _unmoved(result: Result) -> Iterator[str]:
@@ -242,7 +250,7 @@ def _unmoved(result: Result) -> Iterator[str]:
 
 
 FALLEN = 0.1
-"""By how much an agent's accuracy has to fall for the agents to be told apart."""
+"""By how much an agent's accuracy has to fall for the agents to be shown one by one."""
 
 
 def _fallen(result: Result) -> Iterator[str]:
@@ -314,7 +322,8 @@ def figure_lines(result: Result) -> Iterator[str]:
             names = [name for name in FIGURES[metric] if name in of_role]
             shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
             if shown:
-                yield f"  {metric}{'' if role == 'step' else f' of {role}'}: {shown}"
+                metric_name = "rewards" if metric == "pay" else metric
+                yield f"  {metric_name}{'' if role == 'step' else f' of {role}'}: {shown}"
 
 
 def _rewarded_rightly(figures: Mapping[str, float]) -> str:

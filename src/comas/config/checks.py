@@ -33,7 +33,7 @@ def check_training(plan: Plan) -> None:
             says = "does not say that it rewards" if is_own else "never trains on"
             raise UserMistake(
                 f"kl.{role}: method {config.method} {says} that role:"
-                f" {nearest(role, method.rewarded)}{_own_paid(config)}"
+                f" {nearest(role, method.rewarded)}{_own_rewarded(config)}"
             )
     check_roles(config, [method], task)
     check_seats(config, method)
@@ -64,7 +64,7 @@ def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
         return None
     room_list = ", ".join(f"room.{role}={room[role]}" for role in roles)
     return (
-        f"max_tokens={config.max_tokens} has no effect: every role has room of its own"
+        f"max_tokens={config.max_tokens} has no effect: every role has a limit of its own"
         f" ({room_list}); set room.<role> instead"
     )
 
@@ -86,7 +86,7 @@ def check_room(plan: Plan, asked: Iterable[str]) -> None:
                 raise UserMistake(
                     f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
                     f" {policy.address} ({context} tokens, base {policy.source.name}): lower"
-                    f" {where}, or raise hosts.{policy.host}.context where the base has room"
+                    f" {where}, or raise hosts.{policy.host}.context where the base allows it"
                 )
 
 
@@ -115,16 +115,16 @@ def check_seats(config: Config, method: Method) -> None:
     """
     agents = config.agents.values()
     taken = [agent.roles for agent in agents if not agent.frozen]
-    paid_roles = set(method.rewarded)
-    if not any(r is None or not paid_roles or paid_roles & {*r} for r in taken):
-        paid = ", ".join(method.rewarded)
+    rewarded_roles = set(method.rewarded)
+    if not any(r is None or not rewarded_roles or rewarded_roles & {*r} for r in taken):
+        rewarded = ", ".join(method.rewarded)
         raise UserMistake(
-            f"no agent can learn: method {config.method} pays {paid}, and no learning agent takes"
-            f" those{_own_paid(config)}"
+            f"no agent can learn: method {config.method} rewards {rewarded}, and no learning agent"
+            f" takes those{_own_rewarded(config)}"
         )
 
 
-def _own_paid(config: Config) -> str:
+def _own_rewarded(config: Config) -> str:
     """Hint at `Method.roles` where the method is the user's own file."""
     if not config.method.endswith(".py"):
         return ""

@@ -197,7 +197,14 @@ FORMER = {
 """Key of 0.1, of a run, a host or an agent -> what was meant by it."""
 FORMER_OPTIONS = {"blind": "answer_first"}
 """Option of a shipped method in 0.1 -> what it is called now."""
-FORMER_VALUES = {"said": "text", "believed": "p_true"}
+FORMER_VALUES = {
+    "said": "text",
+    "believed": "p_true",
+    "paid": "rewarded",
+    "unpaid": "unrewarded",
+    "paid-but-wrong": "rewarded-but-wrong",
+    "right-but-unpaid": "right-but-unrewarded",
+}
 """Value of an option, or name of a preset or of a template, in 0.1 -> what it is called now."""
 FORMER_MONITORS = (
     "distinct",

@@ -261,7 +261,7 @@ def layers_of(
         layers.append(optimizer)
     if tiny:
         layers.append(tiny_recipe()["run"])
-        # where every role has room of its own, max_tokens says nothing, and is what it is elsewhere
+        # where every role has a limit of its own, max_tokens says nothing: it is as elsewhere
         if not set(method.rewarded) - {*task.max_tokens, *config.room}:
             layers.insert(-1, {"max_tokens": values["max_tokens"]})
     return [*layers, OURS, values]

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.game.agent import CannotBePlayed, Member
+from comas.game.agent import CannotBePlayed, TeamMember
 from comas.game.memory import at_start, next_state
-from comas.game.play import Scene, first, play_all
+from comas.game.play import GameContext, first, play_all
 from comas.sync import run_sync
 from comas.types import Fit, Method, Question, Reply, Task, Turn, UserMistake, whole
 
@@ -33,17 +33,17 @@ class _Host:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.said = 0
+        self.replies = 0
 
     async def fits(self, *_: Any) -> Fit:
         return Fit(True)
 
     async def ask(self, *_: Any) -> Reply:
-        self.said += 1
-        if self.said > MOST:
+        self.replies += 1
+        if self.replies > MOST:
             raise OverflowError(f"more than {MOST} replies to one question")
         await asyncio.sleep(0)
-        return Reply(f"{SAID} {self.said}", True, 0, 0, 1, 0.0, 0.0)
+        return Reply(f"{SAID} {self.replies}", True, 0, 0, 1, 0.0, 0.0)
 
     async def tell(self, ask: Any, text: str) -> Reply:
         return Reply(text, True, 0, 0, 1, 0.0, 0.0)
@@ -56,7 +56,7 @@ class _Host:
 def rehearse(
     method: Method,
     task: Task,
-    members: Sequence[Member],
+    members: Sequence[TeamMember],
     question: Question,
     options: Mapping[str, Any],
 ) -> Sequence[Turn]:
@@ -76,13 +76,13 @@ def rehearse(
     )
     hosts: dict[str, Any] = {m.host.name: _Host(m.host.name) for m in members}
     seated = [replace(member, host=hosts[member.host.name]) for member in members]
-    scene = Scene(method, readable, seated, 0, options)
+    context = GameContext(method, readable, seated, 0, options)
     try:
-        scene = at_start(scene)
-        playing = play_all(scene, [question], "rehearsal")
+        context = at_start(context)
+        playing = play_all(context, [question], "rehearsal")
         (episode,) = run_sync(asyncio.wait_for(playing, SECONDS))
         if method.memory.update is not None:
-            next_state(scene, [])
+            next_state(context, [])
     except Exception as error:  # noqa: BLE001 - whatever somebody's game does with what nobody would say
         cause = first(error)
         shipped = method.play.__module__.startswith("comas.")

@@ -37,7 +37,7 @@ from comas.seams import (
 from comas.types import UserMistake
 
 SMALL = 4_000_000
-"""Parameters per model above which stacking was not measured to pay."""
+"""Parameters per model above which stacking was not measured to be faster."""
 
 EMBEDDING = "model.embed_tokens.weight"
 

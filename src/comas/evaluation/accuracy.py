@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.game.play import Scene, own_file, play_all
+from comas.game.play import GameContext, own_file, play_all
 from comas.questions.checked import place_of
 from comas.stats import Interval, accuracy_interval, gain_interval, wilson
 from comas.types import Episode, Question, Task, UserMistake
@@ -24,18 +24,20 @@ of every count).
 """
 
 
-async def answer_all(scene: Scene, questions: Sequence[Question], occasion: str) -> list[Answer]:
-    """Every member of a scene answers every question by itself, side by side, so that hosts can
+async def answer_all(
+    context: GameContext, questions: Sequence[Question], occasion: str
+) -> list[Answer]:
+    """Every member of a context answers every question by itself, side by side, so that hosts can
     batch all of them; nothing is kept for learning.
     """
     played: list[tuple[str, asyncio.Task[list[Episode]]]] = []
     async with asyncio.TaskGroup() as group:
-        for member in scene.members:
-            alone = replace(scene, members=[member])
+        for member in context.members:
+            alone = replace(context, members=[member])
             playing = play_all(alone, questions, f"{occasion}/{member.name}")
             played.append((member.name, group.create_task(playing)))
     return [
-        _judge(episode, name, scene.task)
+        _judge(episode, name, context.task)
         for name, episodes in played
         for episode in episodes.result()
     ]

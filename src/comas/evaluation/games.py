@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import CellKey
-from comas.evaluation.ways import Asking, Way, described, players
-from comas.game.agent import Member
+from comas.evaluation.ways import Asking, ChosenSetup, described, players
+from comas.game.agent import TeamMember
 from comas.game.play import first, is_own, play_one
 from comas.hooks import Hook, Pulse
 from comas.hosts.ledger import BudgetSpent
@@ -44,7 +44,7 @@ class Game(NamedTuple):
     episode: Episode
     who: str
     """`team`, or an agent that answers by itself."""
-    members: Sequence[Member]
+    members: Sequence[TeamMember]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Round:
     team: Team
     task: Task
     questions: Sequence[Question]
-    way: Way
+    setup: ChosenSetup
     log: Log
 
     def __post_init__(self) -> None:
@@ -66,19 +66,19 @@ class Round:
 
     @property
     def key(self) -> CellKey:
-        return CellKey(self.system, self.task.name, self.way.name)
+        return CellKey(self.system, self.task.name, self.setup.name)
 
     @property
     def answerers(self) -> str:
         """Who answers, in words."""
-        return described(self.team, self.way)
+        return described(self.team, self.setup)
 
     def games(self) -> list[Game]:
         """List all games of it, also those that were played."""
         games: list[Game] = []
-        for who, members in players(self.team, self.way).items():
+        for who, members in players(self.team, self.setup).items():
             for question in self.questions:
-                episode = Episode(f"eval-{self.way.name}/{who}/{question.id}/0", question)
+                episode = Episode(f"eval-{self.setup.name}/{who}/{question.id}/0", question)
                 games.append(Game(episode, who, members))
         return games
 
@@ -161,7 +161,9 @@ class Round:
                 if spent:
                     return
                 try:
-                    await play_one(asking.scene(self.task, self.way, game.members, seed), episode)
+                    await play_one(
+                        asking.context(self.task, self.setup, game.members, seed), episode
+                    )
                 except* BudgetSpent as errors:
                     error = first(errors)
                     episode.error = str(error)

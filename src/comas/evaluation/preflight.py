@@ -27,7 +27,7 @@ from comas.config.schema import read, settings_from
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
-from comas.game.play import Scene, own_file, play_all
+from comas.game.play import GameContext, own_file, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, by_answer, decide, most_frequent
 from comas.hooks import Hook, Progress, Pulse
@@ -264,14 +264,14 @@ def run_preflight(
         pulse = Pulse(hook, team.hosts)
         began = time.monotonic()
         plays = replace(team.method, play=play, memory=Memory(), supervised=False)
-        scene = replace(
-            team.scene(options={}, state={}, heard=pulse.heard),
+        context = replace(
+            team.context(options={}, state={}, on_turn=pulse.count_turn),
             method=plays,
             options={"answers": answers},
         )
-        tried = replace(team.scene(options={}, state={}), method=replace(plays, play=trial))
+        tried = replace(team.context(options={}, state={}), method=replace(plays, play=trial))
         run_sync(play_all(tried, asked_questions[:1], "trial"))
-        episodes = run_sync(_played(scene, asked_questions, pulse, minutes))
+        episodes = run_sync(_played(context, asked_questions, pulse, minutes))
         seconds = time.monotonic() - began
         asked_questions = asked_questions[: len(episodes)]
         return examined(team, asked_questions, episodes, answers, labels, seconds)
@@ -280,18 +280,18 @@ def run_preflight(
 
 
 async def _played(
-    scene: Scene, questions: Sequence[Question], pulse: Pulse, minutes: float | None
+    context: GameContext, questions: Sequence[Question], pulse: Pulse, minutes: float | None
 ) -> list[Episode]:
     """Ask the first questions, say how long the others take, and ask as many as fit into `minutes`.
 
     Texts do not depend on how questions are divided.
     """
-    per_question = scene.options["answers"] + JUDGED
+    per_question = context.options["answers"] + JUDGED
     expected = len(questions) * per_question
     with pulse.beating():
         pulse.turn_to("asking", expected=expected, certainty="at most")
         began = time.monotonic()
-        episodes = await play_all(scene, questions[:FIRST], "preflight")
+        episodes = await play_all(context, questions[:FIRST], "preflight")
         each = (time.monotonic() - began) / len(episodes)
         rest = questions[FIRST:]
         if minutes is not None:
@@ -304,7 +304,7 @@ async def _played(
             left = each * len(rest) / 60
             shown = f"{left:.0f} minutes" if left >= 1.5 else f"{60 * left:.0f} seconds"
             pulse.hook.note(f"about {shown} for the other {len(rest)} questions")
-            episodes += await play_all(scene, rest, "preflight")
+            episodes += await play_all(context, rest, "preflight")
     return episodes
 
 
@@ -330,7 +330,7 @@ def check_votes(task: Task, name: str) -> None:
 
 def planned_team(bases: Sequence[str], settings: Mapping[str, Any]) -> Plan:
     """Plan the team that is asked: of a run, an export or a config, of copies of one base, or of
-    several bases at one table.
+    several bases in one team.
     """
     if len(bases) > 1:
         table: dict[str, Any] = {"method": "ttrl", "lr": 1e-6}
@@ -649,7 +649,7 @@ def advice(result: Preflight) -> list[Advice]:
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:
-        why = "it pays for agreement with other policies, and these are copies of one base"
+        why = "it rewards agreement with other policies, and these are copies of one base"
         peers = Advice(peers.method, "will not", why)
     advices = [_of_votes(result), *judges.values(), votes, peers]
     if result.truth is not None:

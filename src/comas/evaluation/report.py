@@ -306,7 +306,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
             many = MANY * row["turns"]
             if row["cut"] >= many:
                 lines.append(
-                    f"{where}: {row['cut']} {replies} were cut for want of room, and a cut answer"
+                    f"{where}: {row['cut']} {replies} were cut at the token limit, and a cut answer"
                     f" counts as wrong: raise room.{role}"
                 )
             elif row["unreadable"] >= many:

@@ -38,7 +38,7 @@ from comas.evaluation.questions import (
 from comas.evaluation.report import Cell, CellKey
 from comas.evaluation.spec import CROSS, EvaluationPlan
 from comas.evaluation.systems import asked
-from comas.evaluation.ways import Asking, Way, asked_otherwise, asking_of
+from comas.evaluation.ways import Asking, ChosenSetup, asked_otherwise, asking_of
 from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
 from comas.hosts.ledger import BudgetSpent
@@ -73,7 +73,7 @@ class EvaluationRun:
         self._work = Work(folder)
         self._plans: dict[str, Plan] = {}
         """Run or model -> what its name means: asked once."""
-        self._ways: dict[str, list[Way]] = {}
+        self._ways: dict[str, list[ChosenSetup]] = {}
         """Run or model -> the setups in which it answers by itself."""
         self._asked: list[tuple[Task, list[Question]]] = []
         """Questions that all systems are asked: of the tasks that were named, or of the first
@@ -216,23 +216,23 @@ class EvaluationRun:
         for file, digest in spec.contents(plan, outlines).items():
             self._check_unchanged(file, digest)
         for run, team in outlines.items():
-            of_run = [ways.way(setup, team, plan.files) for setup in plan.ways]
-            check_roles(team.config, [team.method, *(way.method for way in of_run)], team.task)
+            of_run = [ways.chosen_setup(name, team, plan.files) for name in plan.ways]
+            check_roles(team.config, [team.method, *(setup.method for setup in of_run)], team.task)
             self._ways[run] = of_run
-        chosen = [(team, way) for run, team in outlines.items() for way in self._ways[run]]
+        chosen = [(team, setup) for run, team in outlines.items() for setup in self._ways[run]]
         self._asked, self._notes = load_questions(plan, outlines)
         first = spec.with_a_task(plan, outlines)
         self._asking = asking_of(outlines[first].config)
         for task, questions in self._asked:
             digest = of_questions(questions)
             self._check_unchanged(f"questions of {task.name}", digest)
-            for _, way in chosen:
-                ways.check_playable(way, task)
+            for _, setup in chosen:
+                ways.check_playable(setup, task)
         configs = {run: team.config for run, team in outlines.items()}
         self._notes += asked_otherwise(configs, first)
-        for team, way in chosen:
-            ways.check_team(way, team, self._asked)
-        answerers = sum(len(ways.players(team, way)) for team, way in chosen)
+        for team, setup in chosen:
+            ways.check_team(setup, team, self._asked)
+        answerers = sum(len(ways.players(team, setup)) for team, setup in chosen)
         if plan.crosses:
             for task, _ in self._asked:
                 teams.check_sides(task, self._methods(), teams_outlined)
@@ -287,9 +287,9 @@ class EvaluationRun:
 
     def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
-            for way in self._ways[run]:
-                log = self.log(run, task.name, way.name)
-                yield Round(system, team, task, questions, way, log)
+            for setup in self._ways[run]:
+                log = self.log(run, task.name, setup.name)
+                yield Round(system, team, task, questions, setup, log)
 
     def _load(self, run: str) -> Team:
         """Load a system."""
@@ -350,10 +350,12 @@ class EvaluationRun:
         joined = teams.joined(rows, columns)
         pair = f"{row} against {column}"
         for task, questions in self._asked:
-            way = Way(CROSS, teams.between(teams.game_of(task, self._methods())), False, {})
+            setup = ChosenSetup(
+                CROSS, teams.between(teams.game_of(task, self._methods())), False, {}
+            )
             log = self.log(pair, task.name, CROSS)
             self._crossed.setdefault(task.name, {})[row, column] = log
-            each = Round(pair, joined, teams.judging(task), questions, way, log)
+            each = Round(pair, joined, teams.judging(task), questions, setup, log)
             await self._play(each, hook, {row: rows.hosts, column: columns.hosts})
 
     # --- the folder

@@ -36,7 +36,7 @@ from comas.evaluation.games import revisions
 from comas.evaluation.report import Cell, GameRecord, label
 from comas.evaluation.spec import CROSS
 from comas.evaluation.ways import only_played
-from comas.game.agent import Agent, Member
+from comas.game.agent import Agent, TeamMember
 from comas.game.moves import facing
 from comas.stats import (
     Interval,
@@ -103,7 +103,7 @@ def between(game: Game) -> Method:
     return only_played(play, grounded=True)
 
 
-def against(rows: Sequence[Member], columns: Sequence[Member]) -> list[Member]:
+def against(rows: Sequence[TeamMember], columns: Sequence[TeamMember]) -> list[TeamMember]:
     """Both sides as one team; sides may be the same."""
     sides = [(ROW, rows), (COLUMN, columns)]
     return [replace(one, name=side + one.name) for side, members in sides for one in members]

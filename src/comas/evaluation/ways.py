@@ -1,4 +1,4 @@
-"""Ways to answer: a setup or a method's game, with its options, who plays it, and how all systems
+"""Chosen setups: a setup or a method's game, with its options, who plays it, and how all systems
 are asked: with one temperature, one top_p and one number of tokens per role.
 
 Systems are compared, not the settings under which each of them was trained. Leaves out: which ways
@@ -15,9 +15,9 @@ from typing import Any
 from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.rehearsal import rehearse
 from comas.config.schema import Config, parse_pair
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.memory import at_start
-from comas.game.play import Scene
+from comas.game.play import GameContext
 from comas.setups import duel, single
 from comas.team.build import Team, measurable
 from comas.types import Method, Question, Sampling, Setup, Task, UserMistake
@@ -27,7 +27,7 @@ OPTIONS = r":(?=\w+=)"
 
 
 @dataclass(frozen=True)
-class Way:
+class ChosenSetup:
     """How answers are given: a setup or a method's game, with its options."""
 
     name: str
@@ -38,7 +38,7 @@ class Way:
     """Roles that somebody has to take."""
 
 
-def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
+def chosen_setup(name: str, team: Team, files: Mapping[str, str] | None = None) -> ChosenSetup:
     """`vote`, `vote:votes=16`, `./mine.py`, a method's name, or `game` for the team's own; `files`
     are those of the plan.
     """
@@ -54,19 +54,19 @@ def way(name: str, team: Team, files: Mapping[str, str] | None = None) -> Way:
     if isinstance(plugin_object, Setup):
         roles = plugin_object.roles
         game = only_played(plugin_object.play, needs=plugin_object.needs, roles=roles)
-        return Way(name, game, plugin_object.alone, options, tuple(roles))
+        return ChosenSetup(name, game, plugin_object.alone, options, tuple(roles))
     game = replace(plugin_object, supervised=False)  # labels are for training
-    return Way(name, game, False, options, game.rewarded)
+    return ChosenSetup(name, game, False, options, game.rewarded)
 
 
-def by_themselves(task: Task, method: Method | None = None) -> Way:
+def by_themselves(task: Task, method: Method | None = None) -> ChosenSetup:
     """How the accuracy of agents is measured while they are trained: as a method says, else by
     `single`, and of a game by `duel`.
     """
     if method is not None and method.measure is not None:
-        return Way("single", only_played(method.measure, roles=method.roles), True, {})
+        return ChosenSetup("single", only_played(method.measure, roles=method.roles), True, {})
     setup = single.setup if task.rules is None else duel.setup
-    return Way("single", only_played(setup.play, roles=setup.roles), True, {})
+    return ChosenSetup("single", only_played(setup.play, roles=setup.roles), True, {})
 
 
 def only_played(play: Callable[..., Any], **facts: Any) -> Method:
@@ -84,18 +84,18 @@ def parts_of(name: str) -> list[str]:
     return re.split(OPTIONS, name)
 
 
-def players(team: Team, chosen: Way) -> dict[str, list[Member]]:
+def players(team: Team, chosen: ChosenSetup) -> dict[str, list[TeamMember]]:
     """Who plays: every policy by itself, of those that solve where any does; or the team."""
     if not chosen.alone:
         return {"team": list(team.members)}
     # copies of one policy answer once, by the first of them; another persona makes another answer
-    first: dict[tuple[str, str | None], Member] = {}
+    first: dict[tuple[str, str | None], TeamMember] = {}
     for member in measurable(team.members):
         first.setdefault((member.address, member.system), member)
     return {member.name: [member] for member in first.values()}
 
 
-def check_playable(chosen: Way, task: Task) -> None:
+def check_playable(chosen: ChosenSetup, task: Task) -> None:
     """An error where a setup needs what the task has not, or plays no game and the task is one."""
     needs = chosen.method.needs
     for part in needs:
@@ -110,7 +110,7 @@ def check_playable(chosen: Way, task: Task) -> None:
         )
 
 
-def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
+def check_roles_taken(chosen: ChosenSetup, members: Sequence[TeamMember]) -> None:
     """An error where the game asks for a role that no agent takes."""
     if chosen.alone or any(member.roles is None for member in members):
         return
@@ -123,7 +123,9 @@ def check_roles_taken(chosen: Way, members: Sequence[Member]) -> None:
             )
 
 
-def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Question]]]) -> None:
+def check_team(
+    chosen: ChosenSetup, team: Team, asked: Sequence[tuple[Task, Sequence[Question]]]
+) -> None:
     """An error where a role is asked that no agent takes, and for what a shipped setup would refuse
     when it is played: an opponent that a task does not know, a team of the wrong size.
     """
@@ -135,7 +137,7 @@ def check_team(chosen: Way, team: Team, asked: Sequence[tuple[Task, Sequence[Que
             rehearse(chosen.method, task, members, questions[0], chosen.options)
 
 
-def described(team: Team, chosen: Way) -> str:
+def described(team: Team, chosen: ChosenSetup) -> str:
     """Who answers, in words."""
     alone = measurable(team.members) if chosen.alone else team.members
     policies = len({member.address for member in alone})
@@ -161,14 +163,18 @@ class Asking:
     room: Mapping[str, int] = field(default_factory=dict)
     """Per reply and role, before the task's own."""
 
-    def scene(self, task: Task, way: Way, members: Sequence[Member], seed: int) -> Scene:
-        """A game of these members, played the chosen way."""
+    def context(
+        self, task: Task, setup: ChosenSetup, members: Sequence[TeamMember], seed: int
+    ) -> GameContext:
+        """A game of these members, played in the chosen setup."""
         sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
         speaking = [replace(member, sampling=sampling) for member in members]
-        if way.alone:
+        if setup.alone:
             speaking = [replace(member, roles=None) for member in speaking]
-        scene = Scene(way.method, task, speaking, seed, way.options, max_tokens=self.room)
-        return at_start(scene)
+        context = GameContext(
+            setup.method, task, speaking, seed, setup.options, max_tokens=self.room
+        )
+        return at_start(context)
 
 
 def asking_of(config: Config) -> Asking:

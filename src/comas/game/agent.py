@@ -49,7 +49,7 @@ def derive_seed(*parts: object) -> int:
 
 
 @dataclass(frozen=True)
-class Member:
+class TeamMember:
     """One agent of a team, as data. One policy in two members is self-play."""
 
     name: str
@@ -78,7 +78,7 @@ class Member:
 
 
 @dataclass
-class Table:
+class EpisodeRecord:
     """State that the agents of one episode share: the record, the seed, and the counters that name
     its turns.
     """
@@ -90,7 +90,7 @@ class Table:
     """Whether hosts file the tokens for learning."""
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Tokens per reply, by role, where the task sets them."""
-    heard: Callable[[Turn], None] | None = None
+    on_turn: Callable[[Turn], None] | None = None
     """Called with each turn when it is complete."""
     counts: Counter[str] = field(default_factory=Counter[str])
     roles: Mapping[str, Role] = field(default_factory=dict[str, Role])
@@ -104,7 +104,7 @@ class Asked:
     role: str
     prompt: str | Write
     history: list[str]
-    said: list[Message]
+    exchanges: list[Message]
     """Messages of a dialogue: in turn a reply and what came back."""
     tools: str | None = None
     choices: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Asked:
     def droppable(self) -> int:
         """Count the pieces that can be left out."""
         pieces = 0 if isinstance(self.prompt, str) else len(self.history)
-        return pieces + len(self.said) // 2
+        return pieces + len(self.exchanges) // 2
 
     def messages(self, dropped: int) -> list[Message]:
         """Write the messages to the agent, without the oldest `dropped` pieces."""
@@ -123,15 +123,15 @@ class Asked:
         of_dialogue = 2 * (dropped - of_history)
         write = self.prompt
         text = write if isinstance(write, str) else write(self.history[of_history:])
-        return [{"role": "user", "content": text}, *self.said[of_dialogue:]]
+        return [{"role": "user", "content": text}, *self.exchanges[of_dialogue:]]
 
 
 @dataclass(frozen=True)
 class Agent:
     """A member of a team."""
 
-    member: Member
-    table: Table
+    member: TeamMember
+    record: EpisodeRecord
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Agent:
 
     def kind_of(self, role: str) -> Kind:
         """The kind of a role in this game."""
-        return self.table.roles.get(role, Role()).kind
+        return self.record.roles.get(role, Role()).kind
 
     def ask(
         self,
@@ -153,7 +153,7 @@ class Agent:
         history: Sequence[str] = (),
         about: Turn | None = None,
         round: int | None = None,
-        said: Sequence[Message] = (),
+        exchanges: Sequence[Message] = (),
         tools: str | None = None,
     ) -> Coroutine[Any, Any, Turn]:
         """Ask for one reply; the turn joins the episode when it is complete.
@@ -164,11 +164,11 @@ class Agent:
         by its place below `about`: a game that asks several agents at once names its turns in
         program order, whoever answers first.
 
-        In a dialogue (`game.dialogue`) `said` has what followed the prompt: in turn a reply of this
-        agent's and what came back, of which the oldest two are dropped where they do not fit.
+        In a dialogue (`game.dialogue`) `exchanges` has what followed the prompt: in turn a reply of
+        this agent's and what came back, of which the oldest two are dropped where they do not fit.
         `tools` are the schemas of tools as JSON, for chat templates that show them.
         """
-        asked = Asked(role, prompt, list(history), list(said), tools)
+        asked = Asked(role, prompt, list(history), list(exchanges), tools)
         return self._answer(self._name(role, about), asked, about, round_of(about, round))
 
     def weigh(
@@ -217,10 +217,10 @@ class Agent:
         """The id of the next turn in this role below `about`; a role that ends in a digit is parted
         from its count, or the eleventh `step` would be named as the first `step1`.
         """
-        stem = f"{about.id}." if about else f"{self.table.episode.id}/"
+        stem = f"{about.id}." if about else f"{self.record.episode.id}/"
         between = "-" if role.endswith(tuple("0123456789-")) else ""
-        self.table.counts[stem + role] += 1
-        return f"{stem}{role}{between}{self.table.counts[stem + role] - 1}"
+        self.record.counts[stem + role] += 1
+        return f"{stem}{role}{between}{self.record.counts[stem + role] - 1}"
 
     async def _told(
         self,
@@ -235,7 +235,7 @@ class Agent:
             tell = member.host.tell
         except AttributeError as error:  # a host of somebody's own that answers, and no more
             raise UserMistake(
-                f"turn {turn_id}: agent {member.name} cannot be told what to say: its host"
+                f"turn {turn_id}: agent {member.name} cannot be given words: its host"
                 f" {member.host.name} has no `tell`; give role {role!r} to agents of other hosts"
             ) from error
         messages = self._opening()
@@ -257,14 +257,14 @@ class Agent:
             raise UserMistake(
                 f"turn {turn_id}: agent {self.name} cannot be asked how probable words are: its"
                 f" host {host.name} has no `weigh`; give role {asked.role!r} to agents of other"
-                " hosts (agents.<name>.roles), or have words said instead"
+                " hosts (agents.<name>.roles), or have words written instead"
             )
-        most = self.table.max_tokens.get(asked.role, self.member.sampling.max_tokens)
+        most = self.record.max_tokens.get(asked.role, self.member.sampling.max_tokens)
         if choices:  # a token is a byte at least
             most = min(most, max(len(choice.encode()) for choice in choices))
         sampling = with_room(self.member.sampling, most)
         messages, dropped = await self._fit(asked, sampling, turn_id)
-        seed = derive_seed(self.table.seed, turn_id)
+        seed = derive_seed(self.record.seed, turn_id)
         policy = self.member.policy
         keeps = self._keeps
         ask = Ask(turn_id, policy, messages, asked.role, keeps, sampling, seed, asked.common)
@@ -286,7 +286,7 @@ class Agent:
     @property
     def _keeps(self) -> bool:
         """Whether the host files the tokens for learning."""
-        return self.table.keep and not self.member.frozen
+        return self.record.keep and not self.member.frozen
 
     def _turn(self, ask: Ask, reply: Reply, about: Turn | None, round: int, seconds: float) -> Turn:
         """The turn that a reply makes; `seconds` is how long it took."""
@@ -312,9 +312,9 @@ class Agent:
 
     def _record(self, turn: Turn) -> Turn:
         """Put a complete turn into the episode, and tell who listens."""
-        self.table.episode.turns.append(turn)
-        if self.table.heard:
-            self.table.heard(turn)
+        self.record.episode.turns.append(turn)
+        if self.record.on_turn:
+            self.record.on_turn(turn)
         return turn
 
     def _without_persona(self, error: NoSystemRole) -> UserMistake:
@@ -353,7 +353,7 @@ class Agent:
         raise NoRoom(
             f"turn {turn_id}: the prompt and {sampling.max_tokens} tokens of reply do not fit the"
             f" context of {self.member.address}{sizes}: lower room.{asked.role}, shorten the"
-            f" question, or raise hosts.{host.name}.context where the base has room"
+            f" question, or raise hosts.{host.name}.context where the base allows it"
         )
 
 

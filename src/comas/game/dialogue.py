@@ -67,7 +67,7 @@ async def converse(
     exchanges = [message for reply in after for message in _exchange(reply, template, task)]
     replies: list[Turn] = []
     while True:
-        turn = await agent.ask(role, prompt, about=about, said=exchanges, tools=shown)
+        turn = await agent.ask(role, prompt, about=about, exchanges=exchanges, tools=shown)
         replies.append(turn)
         turn.info["dialogue"] = replies[0].id
         call = _call(turn, tools, template)
@@ -86,10 +86,10 @@ async def converse(
 
 def _exchange(reply: Turn, own: Calls | None, task: Task) -> list[Message]:
     """A reply that called and what came back, as the next reply's prompt has them."""
-    heard = words(WORDING, task, "back", back=reply.info["call"]["back"])
+    result_text = words(WORDING, task, "back", back=reply.info["call"]["back"])
     return [
         {"role": "assistant", "content": reply.text},
-        {"role": "user" if own is None else "tool", "content": heard},
+        {"role": "user" if own is None else "tool", "content": result_text},
     ]
 
 

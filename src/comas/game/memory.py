@@ -13,38 +13,40 @@ from dataclasses import replace
 from typing import Any
 
 from comas.game.agent import derive_seed
-from comas.game.play import Scene, brief, finished_of, options_of, own_file, unlabelled
+from comas.game.play import GameContext, brief, finished_of, options_of, own_file, unlabelled
 from comas.types import Episode, Question, State, UserMistake
 
 
-def first_state(scene: Scene, questions: Sequence[Question]) -> State:
+def first_state(context: GameContext, questions: Sequence[Question]) -> State:
     """The record before the first step."""
-    start = scene.method.memory.start
+    start = context.method.memory.start
     if start is None:
         return {}
     with own_file(start, "start"):
-        state = start(_seen(scene, questions), scene.permitted, **options_of(scene, start))
+        state = start(_seen(context, questions), context.permitted, **options_of(context, start))
     return as_json(state, "start")
 
 
-def at_start(scene: Scene) -> Scene:
-    """The scene with the record of before the first step, for games outside a run: nobody has
+def at_start(context: GameContext) -> GameContext:
+    """The context with the record of before the first step, for games outside a run: nobody has
     learnt anything from questions there, so that `start` gets none.
     """
-    if scene.method.memory.start is None:
-        return scene
-    return replace(scene, state=first_state(scene, []))
+    if context.method.memory.start is None:
+        return context
+    return replace(context, state=first_state(context, []))
 
 
-def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> list[Question]:
+def draw(
+    context: GameContext, questions: Sequence[Question], count: int, step: int
+) -> list[Question]:
     """The questions that a method with `draw` chooses for a step, at most `count` of them."""
-    choose = scene.method.memory.draw
+    choose = context.method.memory.draw
     assert choose is not None
-    rng = random.Random(derive_seed(scene.seed, "draw", step))
+    rng = random.Random(derive_seed(context.seed, "draw", step))
     with own_file(choose, "draw"):
-        seen = _seen(scene, questions)
-        options = options_of(scene, choose)
-        drawn = choose(scene.state, seen, count, rng, scene.permitted, **options)
+        seen = _seen(context, questions)
+        options = options_of(context, choose)
+        drawn = choose(context.state, seen, count, rng, context.permitted, **options)
     if not drawn:
         raise UserMistake(f"step {step + 1}: draw chose no question: it has to return one at least")
     for question in drawn:
@@ -61,21 +63,21 @@ def draw(scene: Scene, questions: Sequence[Question], count: int, step: int) -> 
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
         raise UserMistake(f"step {step + 1}: draw chose two questions with the id {twice!r}")
-    if scene.method.supervised:
+    if context.method.supervised:
         return list(drawn)
     # reports need the labels of those that are the task's own
     by_text = {(question.id, question.prompt): question for question in questions}
     return [by_text.get((question.id, question.prompt), question) for question in drawn]
 
 
-def next_state(scene: Scene, episodes: Sequence[Episode]) -> State:
+def next_state(context: GameContext, episodes: Sequence[Episode]) -> State:
     """The record after a step that was settled and learnt from."""
-    update = scene.method.memory.update
+    update = context.method.memory.update
     if update is None:
-        return scene.state
+        return context.state
     with own_file(update, "update"):
-        finished = finished_of(scene, episodes)
-        state = update(scene.state, finished, scene.permitted, **options_of(scene, update))
+        finished = finished_of(context, episodes)
+        state = update(context.state, finished, context.permitted, **options_of(context, update))
     return as_json(state, "update")
 
 
@@ -107,8 +109,8 @@ def posed_in(episodes: Sequence[Episode]) -> list[str]:
     return [prompt for prompt in noted if isinstance(prompt, str)]
 
 
-def _seen(scene: Scene, questions: Sequence[Question]) -> list[Question]:
+def _seen(context: GameContext, questions: Sequence[Question]) -> list[Question]:
     """Questions as the method may see them."""
-    if scene.method.supervised:
+    if context.method.supervised:
         return list(questions)
     return [unlabelled(question) for question in questions]

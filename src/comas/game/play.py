@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from comas.game.agent import Agent, Member, Table, derive_seed
+from comas.game.agent import Agent, EpisodeRecord, TeamMember, derive_seed
 from comas.types import (
     TRUTH,
     Episode,
@@ -41,12 +41,12 @@ TRIES = 2
 
 
 @dataclass(frozen=True)
-class Scene:
+class GameContext:
     """Everything but the questions: who plays what, by which rules, from which seed."""
 
     method: Method
     task: Task
-    members: Sequence[Member]
+    members: Sequence[TeamMember]
     seed: int
     """The run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -54,7 +54,7 @@ class Scene:
     state: State = field(default_factory=dict[str, Any])
     """State that the method remembers of the steps before."""
     keep: bool = False
-    heard: Callable[[Turn], None] | None = None
+    on_turn: Callable[[Turn], None] | None = None
     max_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     """Tokens per reply, by role, that the user sets; the task's own otherwise."""
 
@@ -81,7 +81,7 @@ def room_of(task: Task, own: Mapping[str, int]) -> dict[str, int]:
 
 
 async def play_all(
-    scene: Scene, questions: Sequence[Question], step: int | str, samples: int = 1
+    context: GameContext, questions: Sequence[Question], step: int | str, samples: int = 1
 ) -> list[Episode]:
     """Play `samples` games of each question, all at once; episodes in the order of the questions,
     then samples.
@@ -91,25 +91,27 @@ async def play_all(
     episodes = [Episode(f"{step}/{q.id}/{s}", q) for q in questions for s in range(samples)]
     async with asyncio.TaskGroup() as group:
         for episode in episodes:
-            group.create_task(play_one(scene, episode))
+            group.create_task(play_one(context, episode))
     return episodes
 
 
-async def play_one(scene: Scene, episode: Episode) -> None:
+async def play_one(context: GameContext, episode: Episode) -> None:
     """Play one game into `episode`; sets its turns, answer and, where machines
     failed twice, error.
     """
-    method = scene.method
-    task = scene.permitted
+    method = context.method
+    task = context.permitted
     question = episode.question if method.supervised else unlabelled(episode.question)
-    settings = options_of(scene, method.play)
+    settings = options_of(context, method.play)
     for _ in range(TRIES):
         seen = Episode(episode.id, question)  # all that a game can reach: without labels
         episode.turns = seen.turns
         episode.error = None
-        table = Table(seen, scene.seed, scene.keep, scene.room, scene.heard, roles=method.roles)
-        agents = [Agent(m, table) for m in scene.members]
-        rng = random.Random(derive_seed(scene.seed, episode.id))
+        record = EpisodeRecord(
+            seen, context.seed, context.keep, context.room, context.on_turn, roles=method.roles
+        )
+        agents = [Agent(m, record) for m in context.members]
+        rng = random.Random(derive_seed(context.seed, episode.id))
         try:
             with own_file(method.play, "play"):
                 answer = await method.play(question, agents, rng, task, **settings)
@@ -203,11 +205,11 @@ def unlabelled(question: Question) -> Question:
     return Question(id=question.id, prompt=question.prompt, kind=question.kind)
 
 
-def options_of(scene: Scene, function: Callable[..., Any]) -> dict[str, Any]:
+def options_of(context: GameContext, function: Callable[..., Any]) -> dict[str, Any]:
     """The options that a function of the method takes, and the method's record where it has a
     keyword `state`.
     """
-    available = {**scene.options, "state": scene.state}
+    available = {**context.options, "state": context.state}
     return {name: available[name] for name in _keywords(function) if name in available}
 
 
@@ -221,30 +223,30 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p in optional]
 
 
-def settle_all(scene: Scene, episodes: Sequence[Episode]) -> None:
+def settle_all(context: GameContext, episodes: Sequence[Episode]) -> None:
     """Let the method reward the turns of a step's finished episodes."""
     for episode in episodes:
         for turn in episode.turns:  # a recorded run may be settled again
             turn.reward = turn.group = None
-    finished = finished_of(scene, episodes)
-    task = scene.task
-    settle = scene.method.settle
+    finished = finished_of(context, episodes)
+    task = context.task
+    settle = context.method.settle
     verifying = own_file(task.verify, f"task {task.name}: verify")
     with verifying, own_file(settle, "settle"):
-        settle(finished, scene.permitted, **options_of(scene, settle))
+        settle(finished, context.permitted, **options_of(context, settle))
     for episode in finished:
         for turn in episode.turns:
             turn.reward = _amount(turn)
 
 
-def finished_of(scene: Scene, episodes: Sequence[Episode]) -> list[Episode]:
+def finished_of(context: GameContext, episodes: Sequence[Episode]) -> list[Episode]:
     """The episodes that no machine let down, as the method may see them.
 
     They come in the order of their ids, so that the order of questions says nothing.
     """
     finished = [episode for episode in episodes if episode.error is None]
     finished.sort(key=lambda episode: episode.id)
-    if scene.method.supervised:
+    if context.method.supervised:
         return finished
     return [replace(episode, question=unlabelled(episode.question)) for episode in finished]
 
@@ -261,13 +263,14 @@ def _amount(turn: Turn) -> float | None:
         amount = None
     if amount is None or not math.isfinite(amount):
         raise UserMistake(
-            f"{who} is paid {brief(reward)}: settle has to pay a finite number, or None for no pay"
+            f"{who} has reward {brief(reward)}: settle has to give a finite number, or None for"
+            " none"
         )
     return amount
 
 
 def turn_rewards(
-    episodes: Sequence[Episode], members: Sequence[Member]
+    episodes: Sequence[Episode], members: Sequence[TeamMember]
 ) -> dict[str, dict[str, list[TurnReward]]]:
     """Host name -> policy -> rewards of turns that have one, but for frozen members."""
     frozen = {m.name for m in members if m.frozen}

@@ -55,7 +55,7 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
             if choice is not other and longer == tokens:
                 raise UserMistake(
                     f"turn {turn}: choices {choice!r} and {other!r} are the same tokens to this"
-                    " model, which may not know these words: reword them, or let scores be said"
+                    " model, which may not know these words: reword them, or set options.score=text"
                     " (options.score=text)"
                 )
             if choice is not other and longer[: len(tokens)] == tokens:

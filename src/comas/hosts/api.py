@@ -167,30 +167,30 @@ class ApiHost:
                 f"turn {ask.turn}: the choices {list(choices)} differ by spaces alone, of which a"
                 " server's alternatives tell nothing: reword one of them"
             )
-        untold = UserMistake(
+        no_alternatives = UserMistake(
             f"host {self.name}: its server tells no log-probs of alternatives (top_logprobs),"
             f" which weighing needs: give role {ask.role!r} to agents of other hosts"
-            " (agents.<name>.roles), or have words said instead"
+            " (agents.<name>.roles), or set options.score=text"
         )
         also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
         try:
             reply, completion = await self._reply(ask, Sampling(max_tokens=1), also)
         except Refused as refused:
             if "logprobs" in refused.message:
-                raise untold from None
+                raise no_alternatives from None
             raise
-        told = completion.first
-        if told is None:
-            raise untold
-        if not told.keys() & set(spelt):
+        alternatives = completion.first
+        if alternatives is None:
+            raise no_alternatives
+        if not alternatives.keys() & set(spelt):
             raise HostFailure(
-                f"{spelt[0]!r} is not among the {len(told)} likeliest beginnings of the reply that"
-                " the server tells of, nor is another choice: behind an API only words of one"
-                " token, which the prompt asks for, can be weighed"
+                f"{spelt[0]!r} is not among the {len(alternatives)} likeliest beginnings of the"
+                " reply that the server tells of, nor is another choice: behind an API only words"
+                " of one token, which the prompt asks for, can be weighed"
             )
-        # a word that is not told of is no likelier than the least likely one that is
-        bound = min(told.values())
-        weights = tuple(told.get(choice, bound) for choice in spelt)
+        # a word that is not among them is no likelier than the least likely one that is
+        bound = min(alternatives.values())
+        weights = tuple(alternatives.get(choice, bound) for choice in spelt)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return replace(
             reply,
@@ -237,7 +237,7 @@ class ApiHost:
                 one_token = replace(sampling, max_tokens=1)
                 await self._greet(server, server.body(model, GREETING, one_token, 0), note)
                 known.add(address)
-        self.ledger.check_told()
+        self.ledger.check_counted()
 
     async def _greet(
         self, server: Server, body: Mapping[str, Any], note: Callable[[str], None]

@@ -48,7 +48,7 @@ class Usage:
     tokens: int | None = None
 
     @property
-    def told(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the server sent all of it."""
         return self.prompt_tokens is not None and self.tokens is not None
 
@@ -56,8 +56,8 @@ class Usage:
 class Refused(HostFailure):
     """A request that the server does not take."""
 
-    def __init__(self, told: str, message: str) -> None:
-        super().__init__(told)
+    def __init__(self, text: str, message: str) -> None:
+        super().__init__(text)
         self.message = message
         """In the server's words."""
 

@@ -51,7 +51,7 @@ LONGEST = 120.0
 AGAIN = (408, 409, 429)
 """Statuses, besides 5xx, after which the library asks again."""
 GIVEN_UP = (502, 504, 524)
-"""Statuses of a gateway behind which a server may go on, and be paid for it."""
+"""Statuses of a gateway behind which a server may go on, and bill it."""
 WAITS = ("retry-after-ms", "retry-after", "x-should-retry")
 """Headers by which a server says when to ask again."""
 MAX_TOKENS = "max_tokens"
@@ -327,8 +327,8 @@ class Server:
         if status != 429 and not UNPAID_WORDS.search(request.content.decode()):
             is_unpaid = is_unpaid or UNPAID_WORDS.search(message[:200]) is not None
         if is_unpaid:
-            told = f"{self.url} answers {status}: {self._plain(message)}"
-            raise self.ledger.out_of_credit(told)
+            refusal = f"{self.url} answers {status}: {self._plain(message)}"
+            raise self.ledger.out_of_credit(refusal)
         if status in AGAIN or status >= 500:
             self.ledger.events[str(status)] += 1
         headers = {name: response.headers[name] for name in WAITS if name in response.headers}
@@ -390,7 +390,7 @@ class Server:
         try:
             completion = read_completion(data, encoding)
         except Unusable as wrong:
-            if wrong.usage.told:
+            if wrong.usage.is_complete:
                 self.ledger.count(wrong.usage)
             else:
                 self.ledger.count_unsettled(*bounds)

@@ -222,7 +222,7 @@ class ApiTable(HostTable):
         Field(None, ge=1)
     )
     """Prompt and generated tokens, over all processes of a run; when they are spent the run stops,
-    and at most `concurrency` requests that are open by then are paid besides.
+    and at most `concurrency` requests that are open by then are billed besides.
 
     `none` is no budget.
     """

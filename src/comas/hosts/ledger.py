@@ -1,7 +1,7 @@
 """Ledger of a host behind an API: its costs, its failures, and the budgets that it keeps.
 
-A budget is checked before each try: those that are open when it ends are paid all the same, so that
-it is exceeded by `concurrency` requests at most. Leaves out: reading what an answer has cost
+A budget is checked before each try: those that are open when it ends are billed all the same, so
+that it is exceeded by `concurrency` requests at most. Leaves out: reading what an answer has cost
 (`hosts.completion`), keeping accounts in a folder (`team.spending`).
 """
 
@@ -19,7 +19,7 @@ from comas.program import Work
 from comas.types import UserMistake
 
 REST = 30.0
-"""Seconds in which a server that wants to be paid is not asked again: games that wait for their
+"""Seconds in which a server whose account is empty is not asked again: games that wait for their
 turn would all ask it.
 """
 
@@ -50,14 +50,14 @@ class Ledger:
         """Tokens and money that count against the same budgets: those of an evaluation's other
         systems.
         """
-        self._unpaid: tuple[float, str] = (-math.inf, "")
-        """When the server last wanted to be paid, and the message about it."""
+        self._refused: tuple[float, str] = (-math.inf, "")
+        """When the account was last empty, and the message about it."""
         self.work = work or Work()
 
     def count(self, usage: Usage) -> None:
         """Add an answer."""
         self.spent["requests"] += 1
-        if not usage.told:
+        if not usage.is_complete:
             self.spent["without usage"] += 1
         self.spent["prompt_tokens"] += usage.prompt_tokens or 0
         self.spent["tokens"] += usage.tokens or 0
@@ -78,10 +78,10 @@ class Ledger:
 
     def check_budget(self) -> None:
         """An error where a budget is spent, or cannot be held."""
-        since, refusal = self._unpaid
+        since, refusal = self._refused
         if time.monotonic() - since < REST:
             raise BudgetSpent(refusal)
-        self.check_told()
+        self.check_counted()
         used = self.spent + self.unsettled
         tokens = used["prompt_tokens"] + used["tokens"] + self.elsewhere[0]
         money = self.money(used)
@@ -107,13 +107,12 @@ class Ledger:
         """
         self.events["out of credit"] += 1
         answer = (
-            f"host {self.host}: {answer}; what was paid for there is used up: add to"
-            f" it{self.work.going_on()}"
+            f"host {self.host}: {answer}; its account is used up: add to it{self.work.going_on()}"
         )
-        self._unpaid = (time.monotonic(), answer)
+        self._refused = (time.monotonic(), answer)
         return BudgetSpent(answer)
 
-    def check_told(self) -> None:
+    def check_counted(self) -> None:
         """An error where there is a budget, and the server does not tell what its answers cost."""
         unknown = self.spent["without usage"]
         for name in ("budget_tokens", "budget_money"):

@@ -160,7 +160,7 @@ class LocalHost:
             raise UserMistake(
                 f"turn {ask.turn}: this demonstration needs {needed} tokens with its prompt, and"
                 f" the context of {self.name}/{ask.policy} has {self.context}: shorten it or leave"
-                f" it out, or raise hosts.{self.name}.context where the base has room"
+                f" it out, or raise hosts.{self.name}.context where the base allows it"
             )
         return self._filed(ask, text, prompt_ids, reply_ids)
 
@@ -172,8 +172,8 @@ class LocalHost:
         if not hasattr(self.engine, "weigh"):  # one of somebody's own that samples, and no more
             raise UserMistake(
                 f"turn {ask.turn}: the engine of host {self.name} ({type(self.engine).__name__})"
-                f" has no `weigh`: take another (hosts.{self.name}.engine), or have words said"
-                " instead"
+                f" has no `weigh`: take another (hosts.{self.name}.engine), or set"
+                " options.score=text"
             )
         prompt_ids = self.chat.encode(ask.messages)
         spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]
@@ -183,7 +183,7 @@ class LocalHost:
             raise NoRoom(
                 f"turn {ask.turn}: the prompt and its longest choice need {needed} tokens, and the"
                 f" context of {self.name}/{ask.policy} has {self.context}: shorten the question, or"
-                f" raise hosts.{self.name}.context where the base has room"
+                f" raise hosts.{self.name}.context where the base allows it"
             )
         began = time.perf_counter()
         common = self._common_tokens(ask, prompt_ids)
@@ -403,7 +403,7 @@ class LocalHost:
         }
 
     def account(self) -> Account:
-        """Nothing is paid for."""
+        """Nothing is billed."""
         return {}
 
     def close(self) -> None:
@@ -516,7 +516,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
     if token := chat.unheard_end():
         LOG.warning(
             "hosts.%s: the chat template of %r ends replies with %s, which is not an end token of"
-            " the model, so that replies may go on to the end of their room: name it in"
+            " the model, so that replies may go on to their token limit: name it in"
             " eos_token_id of generation_config.json",
             plan.name,
             chat.tokenizer.name_or_path,

@@ -439,7 +439,7 @@ class RayHost:
         return {**self._state.facts, "where": "ray"}
 
     def account(self) -> Account:
-        """Nothing is paid for."""
+        """Nothing is billed."""
         return {}
 
     def close(self) -> None:

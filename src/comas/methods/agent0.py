@@ -90,7 +90,7 @@ def settle(
         above = (certainty - low) / (high - low) if high > low else 1.0
         sure = min(1.0, max(0.0, above))
         for dialogue in solving:
-            dialogue.pay((dialogue.end.reward or 0.0) * (doubt + (1.0 - doubt) * sure))
+            dialogue.reward_all((dialogue.end.reward or 0.0) * (doubt + (1.0 - doubt) * sure))
 
 
 def update(

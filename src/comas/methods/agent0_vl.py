@@ -83,7 +83,7 @@ def settle(
     cost: float = 0.1,
 ) -> None:
     """Reward answers and steps against those to the same question, readers against the step's."""
-    paid: list[Turn] = []
+    rewarded: list[Turn] = []
     verdicts: list[float] = []
     for episode in episodes:
         turns = by_id(episode)
@@ -99,9 +99,9 @@ def settle(
         compare(attempts, worths)
         for reading in in_role(episode, "reading") if best is not None else ():
             right = agrees(turns[reading.about or ""], best or "", task)
-            paid.append(reading)
+            rewarded.append(reading)
             verdicts.append(float(reading.info["confirms"] == right))
-    compare_turns(paid, verdicts)
+    compare_turns(rewarded, verdicts)
 
 
 async def verify(

@@ -31,7 +31,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for _, scoring, others in judgings_of(episode):
-            pay_judges(scoring, turns, agreement(scoring, others))
+            reward_judges(scoring, turns, agreement(scoring, others))
 
 
 def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
@@ -50,7 +50,7 @@ def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
             yield turns[work], scoring, others
 
 
-def pay_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:
+def reward_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:
     """Reward a scorer, and its critic where there is one, the same; no score: -1 to the scorer."""
     criticism = turns[scoring.about or ""]
     if criticism.role == "evaluation":

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from comas.game.weighing import expected
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import STABLE, judgings_of, pay_judges
+from comas.methods.comas_agree import STABLE, judgings_of, reward_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.rewards import by_id, mean
@@ -38,7 +38,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for work, scoring, others in judgings_of(episode):
-            pay_judges(scoring, turns, _pay(scoring, others, work.id, accepted))
+            reward_judges(scoring, turns, _reward(scoring, others, work.id, accepted))
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
@@ -65,7 +65,7 @@ def acceptance(scoring: Turn) -> float | None:
     return None if score is None else float(score > 1)
 
 
-def _pay(
+def _reward(
     scoring: Turn, others: Sequence[Turn], work: str, accepted: Mapping[str, Works]
 ) -> float | None:
     """The mean over the other judges of agreement less expected agreement; None where no other
@@ -75,7 +75,7 @@ def _pay(
     own_rate = _rate_without(accepted, scoring.policy, work)
     if verdict is None or own_rate is None:
         return None
-    # the scorer is paid for the mark that it says, where its score is expected
+    # the scorer is rewarded for the mark that it writes, where its score is expected
     said_verdict = float(scoring.info.get("mark", scoring.info["score"]) > 1)
     gains: list[float | None] = []
     for other in others:

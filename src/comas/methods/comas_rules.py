@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import judgings_of, pay_judges
+from comas.methods.comas_agree import judgings_of, reward_judges
 from comas.methods.shared.judging import ruled
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -31,9 +31,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for work, scoring, _ in judgings_of(episode):
-            # of an expected score the scorer is paid for the mark that it says
+            # of an expected score the scorer is rewarded for the mark that it writes
             mark = scoring.info.get("mark", scoring.info["score"])
-            pay_judges(scoring, turns, closeness(mark, ruled(episode.question, work, task)))
+            reward_judges(scoring, turns, closeness(mark, ruled(episode.question, work, task)))
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

@@ -20,10 +20,10 @@ revisions each among themselves, so that a judge who says the same of everything
 nothing for it.
 
 After CoVerRL (arXiv 2603.17775: majority against the rarest other answer, gate, balanced verdicts),
-Co-RL (arXiv 2608.17253: leave-one-out votes) and ICRL (arXiv 2605.15224: critics paid for what they
-mend). Unlike CoVerRL there is a team, verdicts are scores, and a revision follows each criticism,
-whatever it says. The options `negatives`, `balanced`, `gate`, `judges_learn` and `critics` undo one
-of these each, for ablations. Leaves out: rounds.
+Co-RL (arXiv 2608.17253: leave-one-out votes) and ICRL (arXiv 2605.15224: critics rewarded for what
+they mend). Unlike CoVerRL there is a team, verdicts are scores, and a revision follows each
+criticism, whatever it says. The options `negatives`, `balanced`, `gate`, `judges_learn` and
+`critics` undo one of these each, for ablations. Leaves out: rounds.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def settle(
         for scoring in in_role(episode, "scoring"):
             if judges_learn:
                 side = scoring.info["side"]
-                scoring.reward = _scorers_pay(scoring, side)
+                scoring.reward = _scorers_reward(scoring, side)
                 scoring.group = f"scoring {side}"
             evaluation = turns[scoring.about or ""]
             if evaluation.role == "evaluation" and critics == "lower":
@@ -217,7 +217,7 @@ def _worth(turn: Turn, label: str | None, task: Task) -> float | None:
     return None if label is None else float(agrees(turn, label, task))
 
 
-def _scorers_pay(scoring: Turn, side: bool) -> float:
+def _scorers_reward(scoring: Turn, side: bool) -> float:
     """The share of the scale that a scorer says of the majority's work, 1 minus that of the rarest
     other's; -1 for a score that cannot be read. Of an expected score the mark counts that it says.
     """

@@ -59,10 +59,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.reward = None if verdict == "failed" else float(verdict == "right")
         for turn in in_role(episode, "evaluation"):
             verdict = verdicts[turn.about or ""]
-            turn.reward = _pay_of(turn.info["said"], verdict)
+            turn.reward = _reward_of(turn.info["said"], verdict)
 
 
-def _pay_of(judgement: str | None, verdict: str | None) -> float | None:
+def _reward_of(judgement: str | None, verdict: str | None) -> float | None:
     """Reward a judgement; None where the rules broke down."""
     if verdict == "failed":
         return None

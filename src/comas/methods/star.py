@@ -52,8 +52,10 @@ async def play(
         hinted = await agent.ask("hint", words(WORDING, task, "hint", **facts), about=turns[0])
         await asyncio.to_thread(_verify, question, [hinted], task)
         if hinted.info["verdict"] == "right":
-            told = await agent.tell("solution", solving(question, task), hinted.text, about=hinted)
-            told.info["verdict"] = "right"
+            taught = await agent.tell(
+                "solution", solving(question, task), hinted.text, about=hinted
+            )
+            taught.info["verdict"] = "right"
     return turns[0].text
 
 

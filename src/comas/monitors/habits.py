@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from comas.game.agent import Agent, derive_seed, takers, together
-from comas.game.play import Scene, unlabelled
+from comas.game.play import GameContext, unlabelled
 from comas.game.prompts import solving
 from comas.game.votes import agrees, in_turn, read
 from comas.monitors.monitor import CannotWatch, Hypothesis, Monitor, Reading, Seen, due
@@ -54,24 +54,24 @@ class Habits(Monitor):
         self.seen: list[float] = []
         """Values of the latest step."""
 
-    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+    async def begin(self, context: GameContext, episodes: Sequence[Episode]) -> None:
         """Measure how far the answers of the start come apart; nothing where nobody who answers
         learns.
         """
         if any(map(is_posed, episodes)):
             return
-        bench = [m.name for m in scene.members if not m.frozen and m.solves]
+        bench = [m.name for m in context.members if not m.frozen and m.solves]
         if not bench:
             return
-        pool = _rephrasable(scene.permitted, [game.question for game in episodes])[:POOL]
+        pool = _rephrasable(context.permitted, [game.question for game in episodes])[:POOL]
         solutions = [turn for game in episodes for turn in game.turns if turn.role == "solution"]
         cost = 2 * ANSWERS * sum(turn.tokens for turn in solutions) / max(1, len(solutions))
         in_step = sum(turn.tokens for game in episodes for turn in game.turns)
         most = max(1.0, SHARE * in_step / max(1.0, cost))
         at_start, rate = self.allowance.divide(POOL, cost, most, cost)
         asked = list(itertools.islice(itertools.cycle(pool), at_start))
-        games = await play_aside(seated(scene, bench), _answer_both, asked, "habits-start")
-        values = values_of(games, scene.permitted)
+        games = await play_aside(seated(context, bench), _answer_both, asked, "habits-start")
+        values = values_of(games, context.permitted)
         if not values:
             return
         start = sum(values) / len(values)
@@ -87,17 +87,17 @@ class Habits(Monitor):
             "questions": questions,
         }
 
-    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+    async def ask(self, context: GameContext, step: int, discussions: int) -> None:
         """Ask a few of the questions in both wordings."""
         self.seen = []
         if not self.memory:
             return
-        rng = random.Random(derive_seed(scene.seed, "habits", step))
+        rng = random.Random(derive_seed(context.seed, "habits", step))
         drawn = rng.choices(self.memory["questions"], k=due(self.memory["rate"], step))
         questions = [Question(**record) for record in drawn]
-        scene = seated(scene, self.memory["bench"])
-        games = await play_aside(scene, _answer_both, questions, f"{step}-habits")
-        self.seen = values_of(games, scene.permitted)
+        context = seated(context, self.memory["bench"])
+        games = await play_aside(context, _answer_both, questions, f"{step}-habits")
+        self.seen = values_of(games, context.permitted)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
         """Per question, how far the answers to its two wordings come apart."""

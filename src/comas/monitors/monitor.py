@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from comas.game.play import Scene
+from comas.game.play import GameContext
 from comas.types import Episode, Turn
 
 
@@ -153,7 +153,7 @@ class Monitor:
         """Whether it asks the team anything, which costs tokens."""
         return type(self).begin is not Monitor.begin or type(self).ask is not Monitor.ask
 
-    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+    async def begin(self, context: GameContext, episodes: Sequence[Episode]) -> None:
         """Prepare when the first step has been played, by the team as it starts, and nobody has
         learnt from it; `episodes` are those that did not fail.
         """
@@ -164,7 +164,7 @@ class Monitor:
         """
         return {}
 
-    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+    async def ask(self, context: GameContext, step: int, discussions: int) -> None:
         """Ask the team something of one's own while a step of so many discussions is played;
         nothing of it is learnt from. `memory` stays as it is: `read` may write what comes of it.
         """

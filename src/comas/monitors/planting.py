@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from comas.game.agent import Agent, Member, Write, round_of
+from comas.game.agent import Agent, TeamMember, Write, round_of
 from comas.game.judgements import accepts, work_judged
-from comas.game.play import Scene, play_all
+from comas.game.play import GameContext, play_all
 from comas.types import WORK, Episode, Question, Task, Turn
 
 PLANTED = "planted"
@@ -61,11 +61,11 @@ def is_posed(game: Episode) -> bool:
     return any("posed" in turn.info for turn in game.turns)
 
 
-def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
+def bench_of(context: GameContext, games: Sequence[Episode]) -> list[str]:
     """Name the members who are to judge plants: where they take all roles of these games, those
     who learn, since frozen ones cannot change and may cost money; empty where no judge learns.
     """
-    learning = [member for member in scene.members if not member.frozen]
+    learning = [member for member in context.members if not member.frozen]
     names = [member.name for member in learning]
     turns = [turn for game in games for turn in game.turns]
     if not any(turn.agent in names for turn in turns if turn.kind == "judge"):
@@ -73,10 +73,10 @@ def bench_of(scene: Scene, games: Sequence[Episode]) -> list[str]:
     roles = {turn.role for turn in turns}
     if all(any(_takes(member, role) for member in learning) for role in roles):
         return names
-    return [member.name for member in scene.members]
+    return [member.name for member in context.members]
 
 
-def _takes(member: Member, role: str) -> bool:
+def _takes(member: TeamMember, role: str) -> bool:
     return member.roles is None or role in member.roles
 
 
@@ -86,39 +86,41 @@ def cost_of(games: Sequence[Episode]) -> float:
     return tokens / max(1, len(games))
 
 
-def seated(scene: Scene, names: Sequence[str]) -> Scene:
-    """The scene with these members alone."""
-    members = [member for member in scene.members if member.name in names]
-    return replace(scene, members=members)
+def seated(context: GameContext, names: Sequence[str]) -> GameContext:
+    """The context with these members alone."""
+    members = [member for member in context.members if member.name in names]
+    return replace(context, members=members)
 
 
-async def play_planted(scene: Scene, plants: Sequence[Plant], occasion: str) -> list[Episode]:
+async def play_planted(
+    context: GameContext, plants: Sequence[Plant], occasion: str
+) -> list[Episode]:
     """Play a game per plant, side by side; episodes in the order of the plants."""
     sayings = {
         f"{occasion}/{plant.question.id}#{index}/0": plant.said
         for index, plant in enumerate(plants)
     }
-    play = scene.method.play
+    play = context.method.play
 
     @functools.wraps(play)
     async def play_given(
         question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, **options: Any
     ) -> str | None:
-        words = sayings[agents[0].table.episode.id]
-        players = [GivenAgent(agent.member, agent.table, words) for agent in agents]
+        words = sayings[agents[0].record.episode.id]
+        players = [GivenAgent(agent.member, agent.record, words) for agent in agents]
         return await play(question, players, rng, task, **options)
 
-    return await play_aside(scene, play_given, [plant.question for plant in plants], occasion)
+    return await play_aside(context, play_given, [plant.question for plant in plants], occasion)
 
 
 async def play_aside(
-    scene: Scene, play: Callable[..., Any], questions: Sequence[Question], occasion: str
+    context: GameContext, play: Callable[..., Any], questions: Sequence[Question], occasion: str
 ) -> list[Episode]:
     """Play a game per question by these rules, side by side; episodes in the order of the
     questions, which have names of their own, since one may be asked several times.
     """
     named = [replace(q, id=f"{q.id}#{index}") for index, q in enumerate(questions)]
-    quiet = replace(scene, method=replace(scene.method, play=play), keep=False)
+    quiet = replace(context, method=replace(context.method, play=play), keep=False)
     return await play_all(quiet, named, occasion)
 
 

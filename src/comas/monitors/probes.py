@@ -7,7 +7,7 @@ twice is work that they should go on accepting (`proven`), as far as they were r
 the start are shown each kind, which gives the shares that later ones are compared with, and then a
 few of each are shown at every step, drawn from the same plants: the comparison is with the team at
 its start, on the same work. Nobody learns from these games. How many are played follows from the
-run's allowance; where that pays for too few to show anything, none are (`CannotWatch`). Leaves out:
+run's allowance; where that is too little to show anything, none are (`CannotWatch`). Leaves out:
 games without judges, and those in which agents pose the question.
 """
 
@@ -18,7 +18,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from comas.game.agent import derive_seed
-from comas.game.play import Scene
+from comas.game.play import GameContext
 from comas.monitors.monitor import CannotWatch, Expected, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
     Plant,
@@ -66,17 +66,17 @@ class Probes(Monitor):
         self.seen: dict[str, list[float]] = {}
         """Kind -> values of the latest step."""
 
-    async def begin(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+    async def begin(self, context: GameContext, episodes: Sequence[Episode]) -> None:
         """Make plants of replies in the first step; none where nobody judges."""
         of_question = {game.question.id: game for game in episodes}
         games = list(of_question.values())[:POOL]
         judged = [game for game in games if verdicts(game, planted=False)]
         if any(map(is_posed, games)):
             return
-        bench = bench_of(scene, judged)
+        bench = bench_of(context, judged)
         if not bench:
             return
-        scene = seated(scene, bench)
+        context = seated(context, bench)
         cost = cost_of(judged)
         # each kind is shown, and one is shown twice
         start_cost = cost * (len(ACCEPTED_IS_BAD) + 1)
@@ -88,9 +88,9 @@ class Probes(Monitor):
             raise CannotWatch(
                 f"it is too short ({FEWEST} test games are needed, {later:.0f} fit). Nothing to do"
             )
-        plants = plants_of(games, scene)
+        plants = plants_of(games, context)
         # judges have to accept them once more
-        again = await play_planted(scene, plants["proven"], "probes-again")
+        again = await play_planted(context, plants["proven"], "probes-again")
         judged_again = zip(plants["proven"], again, strict=True)
         plants["proven"] = [plant for plant, game in judged_again if _bad("proven", game) == [0.0]]
         start: dict[str, float] = {}
@@ -98,7 +98,7 @@ class Probes(Monitor):
         for kind, of_kind in plants.items():
             # few plants are shown several times: the start should be known to a few hundredths
             shown = list(itertools.islice(itertools.cycle(of_kind), len(games)))
-            shown_games = await play_planted(scene, shown, f"probes-{kind}")
+            shown_games = await play_planted(context, shown, f"probes-{kind}")
             values = [value for game in shown_games for value in _bad(kind, game)]
             if values:
                 start[kind] = sum(values) / len(values)
@@ -124,7 +124,7 @@ class Probes(Monitor):
         start = self.memory["start"][first]
         return {first: Expected(start, self.memory["counts"][first], per_step)}
 
-    async def ask(self, scene: Scene, step: int, discussions: int) -> None:
+    async def ask(self, context: GameContext, step: int, discussions: int) -> None:
         """Have a few plants judged, of each kind in turn."""
         self.seen = {}
         records = self.memory.get("plants", {})
@@ -132,13 +132,13 @@ class Probes(Monitor):
         if not kinds:
             return
         rate = self.memory.get("rate", 1.0)  # a checkpoint of 0.1 knows of none
-        seed = derive_seed(scene.seed, "probes", step)
+        seed = derive_seed(context.seed, "probes", step)
         rng = random.Random(seed)
         places = range(int(step * rate), int(step * rate) + due(rate, step))
         drawn = [kinds[index % len(kinds)] for index in places]
         plants = [as_plant(rng.choice(records[kind])) for kind in drawn]
-        scene = seated(scene, self.memory["bench"])
-        games = await play_planted(scene, plants, f"{step}-probes")
+        context = seated(context, self.memory["bench"])
+        games = await play_planted(context, plants, f"{step}-probes")
         for kind, game in zip(drawn, games, strict=True):
             values = self.seen.setdefault(kind, [])
             values += _bad(kind, game)
@@ -154,21 +154,21 @@ class Probes(Monitor):
         return readings
 
 
-def plants_of(games: Sequence[Episode], scene: Scene) -> dict[str, list[Plant]]:
+def plants_of(games: Sequence[Episode], context: GameContext) -> dict[str, list[Plant]]:
     """Kind -> plants made of the first readable answer to each question."""
-    task = scene.permitted
-    work = [(game, text) for game in games if (text := _work(game, scene)) is not None]
+    task = context.permitted
+    work = [(game, text) for game in games if (text := _work(game, context)) is not None]
     plants: dict[str, list[Plant]] = {kind: [] for kind in ACCEPTED_IS_BAD}
     for index, (game, text) in enumerate(work):
         _, other = work[index - 1]
         if not _is_same(task, game.question, text, other):
-            stranger = _plant(game, other, scene)
+            stranger = _plant(game, other, context)
             plants["strangers"].append(stranger)
         half = text[: len(text) // 2]
-        plants["cut"].append(_plant(game, half, scene))
+        plants["cut"].append(_plant(game, half, context))
         accepted = verdicts(game, planted=False)
         if sum(accepted) > len(accepted) / 2:
-            proven = _plant(game, text, scene)
+            proven = _plant(game, text, context)
             plants["proven"].append(proven)
     return plants
 
@@ -180,16 +180,16 @@ def _is_same(task: Task, question: Question, text: str, other: str) -> bool:
     return answer is not None and others is not None and task.same(answer, others)
 
 
-def _work(game: Episode, scene: Scene) -> str | None:
+def _work(game: Episode, context: GameContext) -> str | None:
     """The first work of a game that can be read."""
-    extract = scene.permitted.extract
+    extract = context.permitted.extract
     work = [turn.text for turn in game.turns if turn.kind in WORK and turn.finished]
     return next((text for text in work if extract(game.question, text) is not None), None)
 
 
-def _plant(game: Episode, text: str, scene: Scene) -> Plant:
+def _plant(game: Episode, text: str, context: GameContext) -> Plant:
     """Put the text in the place of all work of a game."""
-    roles = scene.method.roles.items()
+    roles = context.method.roles.items()
     work = [name for name, role in roles if role.kind in WORK]
     return Plant(game.question, dict.fromkeys(work, text))
 

@@ -12,7 +12,7 @@ from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, per_quest
 from comas.types import Episode
 
 UNREADABLE = Hypothesis("unreadable", "replies can no longer be read", 0.1)
-CUT = Hypothesis("cut", "replies are cut for want of room", 0.1)
+CUT = Hypothesis("cut", "replies are cut at the token limit", 0.1)
 
 
 def watch() -> Monitor:

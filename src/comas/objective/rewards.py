@@ -78,7 +78,7 @@ class Dialogue:
         calls = [reply.info["call"] for reply in self.replies if "call" in reply.info]
         return sum(call["failed"] is None for call in calls) / max(1, len(calls))
 
-    def pay(self, worth: float | None, raw: float | None = None) -> None:
+    def reward_all(self, worth: float | None, raw: float | None = None) -> None:
         """Reward every reply; `raw` is noted as what the dialogue earned, before any baseline."""
         for reply in self.replies:
             reply.reward = worth
@@ -104,7 +104,7 @@ def compare(dialogues: Sequence[Dialogue], rewards: Sequence[float], scale: bool
     and note the reward itself.
     """
     for dialogue, worth, raw in zip(dialogues, standardised(rewards, scale), rewards, strict=True):
-        dialogue.pay(float(worth), raw)
+        dialogue.reward_all(float(worth), raw)
 
 
 # --- how new a text is

@@ -177,7 +177,7 @@ def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str
 
     Never waits for a side to read: a program may choose not to.
     """
-    heard = {program: bytearray(), tests: bytearray()}
+    received = {program: bytearray(), tests: bytearray()}
     owed = {program: memoryview(b""), tests: memoryview(case)}
     asked = False
     open_ = {program, tests}
@@ -199,23 +199,31 @@ def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str
                 owed[jail] = _tell(jail, owed[jail])
         for jail in [j for j in open_ if j.stdout in ready]:
             chunk = os.read(jail.stdout, 1 << 16)
-            heard[jail] += chunk
-            if len(heard[jail]) > LONGEST:
+            received[jail] += chunk
+            if len(received[jail]) > LONGEST:
                 return {"verdict": "wrong", "why": "it says too much"}
             if jail is tests:
                 if not chunk:
                     return {"verdict": "failed", "why": "the tests ended without a verdict"}
                 if chunk.endswith(b"\n"):
-                    if b'"verdict"' in heard[tests][:12]:
-                        return json.loads(heard[tests])
-                    asked, owed[program], heard[tests] = True, memoryview(heard[tests]), bytearray()
+                    if b'"verdict"' in received[tests][:12]:
+                        return json.loads(received[tests])
+                    asked, owed[program], received[tests] = (
+                        True,
+                        memoryview(received[tests]),
+                        bytearray(),
+                    )
                 continue
             if not chunk:
                 open_.remove(program)
             elif not asked or b"\n" in chunk[:-1]:
                 return {"verdict": "wrong", "why": "it speaks when nobody has asked it"}
             elif chunk.endswith(b"\n"):
-                asked, owed[tests], heard[program] = False, memoryview(heard[program]), bytearray()
+                asked, owed[tests], received[program] = (
+                    False,
+                    memoryview(received[program]),
+                    bytearray(),
+                )
 
 
 def _tell(jail: Jail, line: memoryview) -> memoryview:

@@ -37,14 +37,14 @@ class Forks:
         atexit.register(self.close)
 
     def born(
-        self, told: dict[str, Any], stdin: int, stdout: int
+        self, settings: dict[str, Any], stdin: int, stdout: int
     ) -> tuple[int, subprocess.Popen[bytes]]:
         """The pid of a fork that talks over two file descriptors, and what it is a fork of.
 
         Raises OSError.
         """
-        said, source = self._ask(told, [stdin, stdout])
-        return said["pid"], source
+        reply, source = self._ask(settings, [stdin, stdout])
+        return reply["pid"], source
 
     def bury(self, pid: int) -> None:
         """Kill a fork, and let its pid go to others. Raises OSError."""
@@ -56,9 +56,9 @@ class Forks:
             self._end()
 
     def _ask(
-        self, told: dict[str, Any], fds: list[int]
+        self, request: dict[str, Any], fds: list[int]
     ) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
-        message = json.dumps(told).encode()
+        message = json.dumps(request).encode()
         with self._lock:
             for again in (True, False):  # it may have been killed since
                 try:

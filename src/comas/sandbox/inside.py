@@ -37,20 +37,20 @@ def answer(receive: Any, send: Any) -> None:
         try:
             if "program" in asked:
                 exec(compile(asked["program"], "<answer>", "exec"), space)
-                told: Any = {"missing": [name for name in asked["names"] if name not in space]}
+                result: Any = {"missing": [name for name in asked["names"] if name not in space]}
             elif asked["call"] not in space:
-                told = {"missing": asked["call"]}
+                result = {"missing": asked["call"]}
             else:
                 args = decode(asked["args"])
                 named = decode(asked["named"])
                 value = space[asked["call"]](*args, **named)
-                told = {"value": encode(value), "args": encode(args), "named": encode(named)}
+                result = {"value": encode(value), "args": encode(args), "named": encode(named)}
         except BaseException as error:  # noqa: BLE001 - whatever a program does is an answer to its tests
-            told = _as_told(error)
-        send(told)
+            result = _as_result(error)
+        send(result)
 
 
-def _as_told(error: BaseException) -> dict[str, Any]:
+def _as_result(error: BaseException) -> dict[str, Any]:
     """An error as its nearest builtin class and its arguments; where those are no literal values,
     its text.
     """
@@ -83,8 +83,8 @@ def take_side(limits: dict[str, Any]) -> None:
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
 
-    def send(told: Any) -> None:
-        print(json.dumps(told), file=out, flush=True)
+    def send(message: Any) -> None:
+        print(json.dumps(message), file=out, flush=True)
 
     send({"ready": True, "filtered": filtered})
     if limits["side"] == "program":
@@ -107,21 +107,21 @@ def serve(asked: socket.socket) -> None:
         message, fds, _, _ = socket.recv_fds(asked, 1 << 16, 2)
         if not message:
             return
-        told = json.loads(message)
-        if "bury" not in told:
+        request = json.loads(message)
+        if "bury" not in request:
             child = os.fork()
             if not child:
                 asked.close()
-                _become(told, fds)
+                _become(request, fds)
             mine.add(child)
             for fd in fds:
                 os.close(fd)
             asked.send(json.dumps({"pid": child}).encode())
             continue
-        if told["bury"] in mine:  # until here its number belonged to nobody else
-            mine.remove(told["bury"])
-            os.kill(told["bury"], signal.SIGKILL)
-            os.waitpid(told["bury"], 0)
+        if request["bury"] in mine:  # until here its number belonged to nobody else
+            mine.remove(request["bury"])
+            os.kill(request["bury"], signal.SIGKILL)
+            os.waitpid(request["bury"], 0)
         asked.send(b"{}")
 
 

@@ -86,9 +86,9 @@ def _source() -> str:
     )
 
 
-def _command(*told: str) -> list[str]:
+def _command(*arguments: str) -> list[str]:
     """Our side of the walls in Python: no site packages, nothing from the folder it starts in."""
-    return [python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *told]
+    return [python(), "-s", "-P", "-S", "-B", "-X", "utf8", "-c", _source(), *arguments]
 
 
 FORKS = Forks(lambda: _command("forks", f'"owner": {os.getpid()}'), ENVIRONMENT)
@@ -109,23 +109,23 @@ class Jail:
         # they never end without a verdict
         cpu = limits.cpu if side == "program" else limits.cpu + math.ceil(limits.seconds)
         own = {"side": side, "walls": kind, "uid": self.uid, "cpu": cpu, "owner": os.getpid()}
-        told = asdict(limits) | own
+        settings = asdict(limits) | own
         if kind != "none":
-            told["filter"] = instructions(platform.machine()).hex()
+            settings["filter"] = instructions(platform.machine()).hex()
         if kind == "unshare":
-            told |= {"system": shown(), "hidden": hidden_folders(), "stage": _stage()}
+            settings |= {"system": shown(), "hidden": hidden_folders(), "stage": _stage()}
         self.process: subprocess.Popen[bytes] | None = None
         self._source: subprocess.Popen[bytes] | None = None
         self._group: cgroup.Group | None = None
-        (theirs, stdin), (stdout, said) = os.pipe(), os.pipe()
+        (theirs, stdin), (stdout, theirs_out) = os.pipe(), os.pipe()
         try:
             if kind == "unshare":
-                self.pid, self._source = FORKS.born(told, theirs, said)
+                self.pid, self._source = FORKS.born(settings, theirs, theirs_out)
             else:
                 self.process = subprocess.Popen(
-                    [*_walls(kind, limits), *_command(json.dumps(told))],
+                    [*_walls(kind, limits), *_command(json.dumps(settings))],
                     stdin=theirs,
-                    stdout=said,
+                    stdout=theirs_out,
                     stderr=subprocess.DEVNULL,
                     env=ENVIRONMENT,
                     cwd="/",
@@ -138,7 +138,7 @@ class Jail:
             raise
         finally:
             os.close(theirs)
-            os.close(said)
+            os.close(theirs_out)
         os.set_blocking(stdin, False)
         self.stdin = stdin
         self.stdout = stdout
@@ -295,11 +295,11 @@ def greet(jail: Jail, deadline: float) -> None:
                 break
             received += more
     try:
-        told: Any = json.loads(received)
+        greeting: Any = json.loads(received)
     except ValueError:
         late = time.monotonic() > deadline
         outcome = "was not ready in time" if late else "ended before it was ready"
         raise Broken(f"it {outcome}") from None
-    if "broken" in told:
-        raise Broken(told["broken"])
-    jail.filtered = told["filtered"]
+    if "broken" in greeting:
+        raise Broken(greeting["broken"])
+    jail.filtered = greeting["filtered"]

@@ -76,30 +76,30 @@ class _Program:
         line = self.receive.readline()
         if not line.endswith("\n"):
             raise _Gone
-        told = json.loads(line)
-        if "error" in told:
-            raise _built(str(told["error"]), decode(told["args"]))
-        return told
+        result = json.loads(line)
+        if "error" in result:
+            raise _built(str(result["error"]), decode(result["args"]))
+        return result
 
     def _call(self, name: str, args: Any, named: Any) -> Any:
         self.calls += 1
         try:
-            told = self.ask({"call": name, "args": encode(args), "named": encode(named)})
+            result = self.ask({"call": name, "args": encode(args), "named": encode(named)})
         except Exception as error:
             if self.seen is not None:
                 self.seen.append(["raised", type(error).__name__])
             raise
-        if "missing" in told:
+        if "missing" in result:
             raise _Missing(name)
-        args_after, named_after = decode(told["args"]), decode(told["named"])
+        args_after, named_after = decode(result["args"]), decode(result["named"])
         if self.seen is not None:
-            self.seen.append(["gave", plain(decode(told["value"])), plain(args_after)])
+            self.seen.append(["gave", plain(decode(result["value"])), plain(args_after)])
         # what it did to its arguments
         for before, after in zip(args, args_after, strict=True):
             _change(before, after)
         for key, before in named.items():
             _change(before, named_after[key])
-        return decode(told["value"])
+        return decode(result["value"])
 
 
 def _change(before: Any, after: Any) -> None:

@@ -77,13 +77,13 @@ def encode(value: Any, depth: int = DEPTH, count: list[int] | None = None) -> An
     raise NotLiteral(f"a {type(value).__name__} is no literal value")
 
 
-def decode(told: Any, depth: int = DEPTH) -> Any:
+def decode(encoded: Any, depth: int = DEPTH) -> Any:
     """The inverse of `encode`; builds builtin values only. Raises NotLiteral."""
-    if not isinstance(told, list):
-        if isinstance(told, dict):
+    if not isinstance(encoded, list):
+        if isinstance(encoded, dict):
             raise NotLiteral("a bare object")
-        return told
-    kind, *parts = told
+        return encoded
+    kind, *parts = encoded
     if depth == 0:
         raise NotLiteral("too deep")
     if kind == "int":

@@ -21,8 +21,8 @@ from comas.config.plugins import plugin_names
 from comas.config.rehearsal import rehearse
 from comas.evaluation import ways
 from comas.evaluation.games import cut_off
-from comas.evaluation.ways import Asking, Way
-from comas.game.agent import Member, derive_seed, together
+from comas.evaluation.ways import Asking, ChosenSetup
+from comas.game.agent import TeamMember, derive_seed, together
 from comas.game.play import first, play_one
 from comas.team.build import Team
 from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn, UserMistake
@@ -37,11 +37,11 @@ class TooLong(UserMistake):
 
 @dataclass(frozen=True)
 class Model:
-    """A way of answering, played by the team or by one of its agents."""
+    """A setup, played by the team or by one of its agents."""
 
     name: str
-    way: Way
-    players: Mapping[str, Sequence[Member]]
+    setup: ChosenSetup
+    players: Mapping[str, Sequence[TeamMember]]
     """`team`, or each agent that answers alone: one of them is drawn for an answer."""
     answerers: str
     """Who answers, in words."""
@@ -58,18 +58,18 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     check_task(team.task)
     if setups is None:
         shipped = sorted(plugin_names("setup"), key=lambda name: (name != FIRST, name))
-        chosen = [way for name in (*shipped, "game") if (way := _playable(team, name))]
+        chosen = [setup for name in (*shipped, "game") if (setup := _playable(team, name))]
     else:
         chosen = [_checked(team, name) for name in setups]
-    check_roles(team.config, [team.method, *(way.method for way in chosen)], team.task)
+    check_roles(team.config, [team.method, *(setup.method for setup in chosen)], team.task)
     models: dict[str, Model] = {}
-    for way in chosen:
-        players = ways.players(team, way)
-        models[way.name] = Model(way.name, way, players, ways.described(team, way))
+    for setup in chosen:
+        players = ways.players(team, setup)
+        models[setup.name] = Model(setup.name, setup, players, ways.described(team, setup))
         if len(players) > 1:
             for who, members in players.items():
-                name = f"{way.name}/{who}"
-                models[name] = Model(name, way, {who: members}, "1 agent")
+                name = f"{setup.name}/{who}"
+                models[name] = Model(name, setup, {who: members}, "1 agent")
     if not models:
         raise UserMistake(
             f"no setup can be played on task {team.task.name} by this team: name one with --setups"
@@ -98,24 +98,24 @@ def check_task(task: Task) -> None:
         ) from error
 
 
-def _playable(team: Team, name: str) -> Way | None:
+def _playable(team: Team, name: str) -> ChosenSetup | None:
     """A shipped setup or the team's own game, where it fits the team and its task."""
     question = Question(id="rehearsal", prompt="?")
     try:
-        way = _checked(team, name)
+        setup = _checked(team, name)
         if name == "game":
-            return way
-        turns = rehearse(way.method, team.task, team.members, question, way.options)
+            return setup
+        turns = rehearse(setup.method, team.task, team.members, question, setup.options)
     except UserMistake:
         return None
-    return way if turns else None
+    return setup if turns else None
 
 
-def _checked(team: Team, name: str) -> Way:
-    way = ways.way(name, team)
-    ways.check_playable(way, team.task)
-    ways.check_roles_taken(way, team.members)
-    return way
+def _checked(team: Team, name: str) -> ChosenSetup:
+    setup = ways.chosen_setup(name, team)
+    ways.check_playable(setup, team.task)
+    ways.check_roles_taken(setup, team.members)
+    return setup
 
 
 # --- what is asked of them
@@ -181,30 +181,30 @@ class Players:
 
         Raises HostFailure or UserMistake, and then gives up all of it.
         """
-        heard: list[Turn] = []
+        turns: list[Turn] = []
 
         async def one(index: int) -> ServedAnswer:
             async with self._places:
-                return _answer_of(await self._discuss(request, index, heard.append), request.stop)
+                return _answer_of(await self._discuss(request, index, turns.append), request.stop)
 
         try:
-            return await together(map(one, range(request.choices))), heard
+            return await together(map(one, range(request.choices))), turns
         except ExceptionGroup as errors:
             raise first(errors) from errors
 
     async def _discuss(
-        self, request: Request, index: int, heard: Callable[[Turn], None]
+        self, request: Request, index: int, on_turn: Callable[[Turn], None]
     ) -> Episode:
         model = request.model
         digest = hashlib.blake2b(request.prompt.encode(), digest_size=8).hexdigest()
         question = Question(id=f"asked-{digest}", prompt=request.prompt)
-        occasion = f"serve-{request.seed}-{model.way.name}"
+        occasion = f"serve-{request.seed}-{model.setup.name}"
         able = list(model.players)
         who = able[derive_seed(self._seed, occasion, question.id, index) % len(able)]
         episode = Episode(f"{occasion}/{who}/{question.id}/{index}", question)
-        scene = request.asking.scene(self.task, model.way, model.players[who], self._seed)
-        method = replace(scene.method, play=_once(scene.method.play))
-        await play_one(replace(scene, method=method, heard=heard), episode)
+        context = request.asking.context(self.task, model.setup, model.players[who], self._seed)
+        method = replace(context.method, play=_once(context.method.play))
+        await play_one(replace(context, method=method, on_turn=on_turn), episode)
         if episode.error is not None:
             raise HostFailure(episode.error)
         return episode

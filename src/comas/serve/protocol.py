@@ -8,7 +8,7 @@ examples, earlier questions and answers) goes before it in the same text, so tha
 discussion reads it, its judges too. Besides what the form has, a reply says the `seed` that it was
 drawn with, each choice whether the team `answered`, and on demand the `discussion`, its turns.
 Leaves out: answering (`playing`), HTTP (`endpoint`), system roles of chat templates, which are for
-personas (`Member`).
+personas (`TeamMember`).
 """
 
 from __future__ import annotations
@@ -334,27 +334,27 @@ class Wording:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answers: Sequence[ServedAnswer], heard: Sequence[Turn]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[ServedAnswer], turns: Sequence[Turn]) -> dict[str, Any]:
         """A reply that is no stream."""
         choices: list[dict[str, Any]] = []
         for index, answer in enumerate(answers):
             message = {"role": "assistant", "content": answer.text, "refusal": None}
             choices.append({"index": index, "message": message, **self._ending(answer)})
-        return {**self._head(""), "choices": choices, "usage": usage_record(heard)}
+        return {**self._head(""), "choices": choices, "usage": usage_record(turns)}
 
     def opening(self) -> str:
         """The first events of a stream: who speaks."""
         speaker = {"role": "assistant", "content": ""}
         return "".join(self._event(index, speaker) for index in range(self.request.choices))
 
-    def rest(self, answers: Sequence[ServedAnswer], heard: Sequence[Turn]) -> str:
+    def rest(self, answers: Sequence[ServedAnswer], turns: Sequence[Turn]) -> str:
         """The other events of a stream: each answer, which is there as a whole, and its end."""
         events: list[str] = []
         for index, answer in enumerate(answers):
             events.append(self._event(index, {"content": answer.text}))
             events.append(self._event(index, {}, **self._ending(answer)))
         if self.request.include_usage:
-            last = {**self._head(".chunk"), "choices": [], "usage": usage_record(heard)}
+            last = {**self._head(".chunk"), "choices": [], "usage": usage_record(turns)}
             events.append(event(last))
         return "".join([*events, "data: [DONE]\n\n"])
 
@@ -398,10 +398,10 @@ def as_json(record: Any) -> str:
     return json.dumps(record, ensure_ascii=True, default=plain)
 
 
-def usage_record(heard: Sequence[Turn]) -> dict[str, int]:
+def usage_record(turns: Sequence[Turn]) -> dict[str, int]:
     """The tokens of a whole team."""
-    prompts = sum(turn.prompt_tokens for turn in heard)
-    tokens = sum(turn.tokens for turn in heard)
+    prompts = sum(turn.prompt_tokens for turn in turns)
+    tokens = sum(turn.tokens for turn in turns)
     return {
         "prompt_tokens": prompts,
         "completion_tokens": tokens,

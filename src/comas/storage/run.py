@@ -188,7 +188,7 @@ class Run:
 
     def write_spent(self, accounts: Mapping[str, Any]) -> None:
         """Write what hosts behind an API have cost; apart from checkpoints, since what is dropped
-        has been paid for all the same.
+        is billed all the same.
         """
         files.replace(self.path / "spent.json", files.as_json(accounts, indent=1))
 

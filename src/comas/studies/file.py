@@ -30,7 +30,7 @@ from comas.config.schema import anchor, beside, put, read
 from comas.evaluation import ways
 from comas.storage import files
 from comas.storage.records import flat
-from comas.team.build import seats
+from comas.team.build import team_without_models
 from comas.training.metrics import METRICS
 from comas.types import UserMistake
 
@@ -426,10 +426,10 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         config = planned.config
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         planned = replace(planned, task=task)
-    team = seats(planned)  # without weights, which may not be on this machine
-    way = ways.way(str(measure.setup), team)
-    ways.check_playable(way, team.task)
-    ways.check_roles_taken(way, team.members)
+    team = team_without_models(planned)  # without weights, which may not be on this machine
+    chosen = ways.chosen_setup(str(measure.setup), team)
+    ways.check_playable(chosen, team.task)
+    ways.check_roles_taken(chosen, team.members)
 
 
 def check_claims(study: StudyFile, settings: Sequence[Setting]) -> None:
@@ -495,10 +495,10 @@ def locate(study: StudyFile, folder: Path) -> None:
             measure.data = data_path
 
 
-def with_plugin(setup: str, said: Callable[[str], str]) -> str:
+def with_plugin(setup: str, rename: Callable[[str], str]) -> str:
     """A setup with its name or file written in another way, and its options."""
     plugin, *options = ways.parts_of(setup)
-    return ":".join((said(plugin), *options))
+    return ":".join((rename(plugin), *options))
 
 
 def pinned(value: Any, key: str = "") -> Any:

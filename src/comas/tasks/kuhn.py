@@ -1,4 +1,4 @@
-"""Kuhn poker: three cards, one chip each, one bet; the smallest game in which bluffing pays.
+"""Kuhn poker: three cards, one chip each, one bet; the smallest game in which bluffing wins.
 
 A question is a deal: the card of the first seat, then that of the second. Seats pass or bet in
 turn; who passes behind a bet folds. A seat sees its own card and the moves so far, so that there

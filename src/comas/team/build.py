@@ -15,9 +15,9 @@ from comas.config.plan import Plan
 from comas.config.plugins import load_builder
 from comas.config.schema import Config, HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
-from comas.game.agent import Member
+from comas.game.agent import TeamMember
 from comas.game.memory import at_start
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all
 from comas.hosts import api, ray
 from comas.hosts.api import ApiHost
 from comas.hosts.plan import HostPlan
@@ -39,7 +39,7 @@ class Team:
 
     plan: Plan
     hosts: Mapping[str, Host]
-    members: Sequence[Member]
+    members: Sequence[TeamMember]
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """`host/policy` -> the folder or hub name that its weights come from; none of those behind an
     API.
@@ -68,16 +68,16 @@ class Team:
             f" {', '.join(self.bases())})"
         )
 
-    def scene(self, **changes: Any) -> Scene:
-        """The scene of the team's own game; `changes` are fields of `Scene`.
+    def context(self, **changes: Any) -> GameContext:
+        """The context of the team's own game; `changes` are fields of `GameContext`.
 
         Without `state` among them, the method remembers what it does before the first step.
         """
         config = self.config
         facts = {"seed": config.seed, "options": config.options, "max_tokens": config.room}
         facts |= changes
-        scene = Scene(self.method, self.task, self.members, **facts)
-        return scene if "state" in changes else at_start(scene)
+        context = GameContext(self.method, self.task, self.members, **facts)
+        return context if "state" in changes else at_start(context)
 
     def discuss(self, question: str | Question, seed: int | None = None) -> Episode:
         """Let the team discuss one question; the same seed gives the same discussion.
@@ -90,11 +90,11 @@ class Team:
             question = Question(id="asked", prompt=question)
         self._played += 1
         number = self._played if seed is None else seed
-        scene = self.scene()
-        played = play_all(scene, [question], f"discuss-{number}")
+        context = self.context()
+        played = play_all(context, [question], f"discuss-{number}")
         episodes = run_sync(played)
         if has_answer or not self.method.supervised:
-            settle_all(scene, episodes)
+            settle_all(context, episodes)
         return episodes[0]
 
     def bases(self) -> list[str]:
@@ -262,17 +262,17 @@ def with_weights(plan: Plan, name: str, weights: HostWeights) -> HostPlan[Any]:
     return replace(plan.host(name), policies=weights.places, under=under, shapes=shapes)
 
 
-def members_of(plan: Plan, hosts: Mapping[str, Host]) -> list[Member]:
+def members_of(plan: Plan, hosts: Mapping[str, Host]) -> list[TeamMember]:
     """The agents of a plan at these hosts."""
     config = plan.config
     few = {policy.address for policy in plan.policies if policy.few_words}
-    members: list[Member] = []
+    members: list[TeamMember] = []
     for name, agent in config.agents.items():
         policy = agent.policy_name(name)
         roles = tuple(agent.roles) if agent.roles is not None else None
         sampling = Sampling(agent.temperature or config.temperature, 1.0, config.max_tokens)
         host = hosts[agent.host]
-        member = Member(name, host, policy, roles, sampling, agent.frozen, agent.system)
+        member = TeamMember(name, host, policy, roles, sampling, agent.frozen, agent.system)
         members.append(replace(member, few_words=member.address in few))
     return members
 
@@ -282,10 +282,10 @@ def outline(plan: Plan) -> Team:
     for policy in plan.policies:
         if policy.here and policy.source.kind != "run":
             policy.source.weights_of(policy.first)
-    return seats(plan)
+    return team_without_models(plan)
 
 
-def seats(plan: Plan) -> Team:
+def team_without_models(plan: Plan) -> Team:
     """The agents of a plan, at hosts that have a name alone."""
     hosts: Any = {name: SimpleNamespace(name=name) for name in plan.config.hosts}
     return Team(plan, {}, members_of(plan, hosts))
@@ -302,7 +302,7 @@ def close_hosts(hosts: Mapping[str, Host]) -> None:
 # change nothing (one of their two factors is zero), and copies of one base are copies.
 
 
-def measurable(learning: Sequence[Member]) -> list[Member]:
+def measurable(learning: Sequence[TeamMember]) -> list[TeamMember]:
     """Choose whose accuracy is measured: members who solve, or all where nobody does. What the
     others would answer alone is no part of the game, and costs.
     """
@@ -311,7 +311,7 @@ def measurable(learning: Sequence[Member]) -> list[Member]:
 
 
 def measured_for(
-    plan: Plan, sources: Mapping[str, str], members: Sequence[Member]
+    plan: Plan, sources: Mapping[str, str], members: Sequence[TeamMember]
 ) -> dict[str, str]:
     """Agent -> the agent that is measured in its place before training: often itself.
 

@@ -133,7 +133,7 @@ def records(by_system: Mapping[str, Mapping[str, Account]]) -> list[dict[str, An
     return rows
 
 
-def told(by_host: Mapping[str, Account]) -> Iterator[str]:
+def cost_lines(by_host: Mapping[str, Account]) -> Iterator[str]:
     """A line per host: requests, tokens, money, and how often what went wrong."""
     for name, account in by_host.items():
         spent = account["spent"]

@@ -20,7 +20,7 @@ from comas.testing.scripted import cut as cut
 from comas.testing.scripted import discuss as discuss
 from comas.testing.scripted import golden_script as golden_script
 from comas.testing.scripted import play_step as play_step
-from comas.testing.scripted import scripted_scene as scripted_scene
+from comas.testing.scripted import scripted_context as scripted_context
 from comas.testing.scripted import scripted_team as scripted_team
 from comas.testing.tasks import check_task as check_task
 from comas.testing.tasks import check_wording as check_wording

@@ -139,8 +139,8 @@ async def _check_frozen(host: Host, policy: str) -> None:
 
 async def _learn(host: Host, policy: str, *turns: str) -> None:
     """Reward the first of these turns, and see that it learns from all of them."""
-    paid = [TurnReward(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
-    learned = await host.learn({policy: paid}, 1.0)
+    rewards = [TurnReward(turn, float(index == 0), "g") for index, turn in enumerate(turns)]
+    learned = await host.learn({policy: rewards}, 1.0)
     assert set(learned.policies) == {policy}, f"statistics of {sorted(learned.policies)}"
     assert set(learned.turns) == set(turns), f"told of {sorted(learned.turns)}"
 
@@ -157,7 +157,7 @@ async def _check_learning(host: Host, policy: str) -> None:
     first, second = await asyncio.gather(_ask(host, policy, "t1"), _ask(host, policy, "t2"))
     assert first.text == second.text, "the same seed gave another text"
     await _ask(host, policy, "t3", keep=False)
-    assert await _refused(host, policy, "nobody said this"), "an unknown turn id was paid for"
+    assert await _refused(host, policy, "nobody said this"), "an unknown turn id was rewarded"
     assert await _refused(host, policy, "t3"), "a turn was kept although keep was False"
     await _learn(host, policy, "t1", "t2")
     assert await _refused(host, policy, "t1"), "a turn was kept after learning"

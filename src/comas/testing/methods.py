@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from comas.game import memory
-from comas.game.play import Scene, settle_all, turn_rewards
+from comas.game.play import GameContext, settle_all, turn_rewards
 from comas.game.prompts import check_holes
 from comas.testing.scripted import (
     Script,
@@ -26,7 +26,7 @@ from comas.testing.scripted import (
     play_step,
     records,
     repeating,
-    scripted_scene,
+    scripted_context,
 )
 from comas.types import Episode, Method, Question, Row, State, Task, Turn, UserMistake
 
@@ -51,15 +51,15 @@ def check_method(
     episodes, before, after = play_step(method, task, script, questions, **setting)
     _check_turns(method, episodes)
     turns = [turn for episode in episodes for turn in episode.turns]
-    assert any(turn.reward is not None for turn in turns), "nothing was paid"
+    assert any(turn.reward is not None for turn in turns), "no turn has a reward"
     played = records(episodes)
     again = play_step(method, task, script, questions, **setting)
     assert records(again[0]) == played, "the same seed: another discussion"
     assert again[1:] == (before, after), "the same seed: another state"
     _check_order(method, task, questions, script, played, **setting)
     seated = {key: value for key, value in setting.items() if key != "samples"}
-    scene, _ = scripted_scene(method, task, script, **seated)
-    _check_settling(dataclasses.replace(scene, state=before), episodes, after)
+    context, _ = scripted_context(method, task, script, **seated)
+    _check_settling(dataclasses.replace(context, state=before), episodes, after)
     if not method.supervised:
         poisoned = [dataclasses.replace(q, answer="poison", meta={}) for q in questions]
         unseen = records(discuss(method, task, script, poisoned, **setting))
@@ -73,8 +73,8 @@ def check_method(
     _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
     if setting.get("samples", 1) >= method.samples:
         _check_compared(method, [turn for turn in turns if turn.reward is not None])
-    joined = turn_rewards(episodes, scene.members)
-    counts = [len(paid) for by_policy in joined.values() for paid in by_policy.values()]
+    joined = turn_rewards(episodes, context.members)
+    counts = [len(rewards) for by_policy in joined.values() for rewards in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
     for reply in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
@@ -87,7 +87,7 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
     """
     mask_T = np.array([False, True, True])
     flat_T = np.where(mask_T, np.float32(-1.0), np.float32(0.0))
-    for paid in ((1.0, 0.0, 0.5, 0.5), (0.0, 0.0, 0.0, 0.0)):
+    for rewards in ((1.0, 0.0, 0.5, 0.5), (0.0, 0.0, 0.0, 0.0)):
         rows = [
             Row(
                 f"0/q/0/{role}{index}",
@@ -102,13 +102,13 @@ def _check_credit(method: Method, roles: Sequence[str]) -> None:
                 now_T=flat_T,
             )
             for role in roles
-            for index, reward in enumerate(paid)
+            for index, reward in enumerate(rewards)
         ]
         advantages = method.credit(rows, method.kl)
         assert len(advantages) == len(rows), "credit: not an array per row"
         for advantages_T in advantages:
             assert advantages_T.shape == mask_T.shape, "credit: not an advantage per token"
-            assert np.isfinite(advantages_T).all(), f"credit: not finite where {paid} is paid"
+            assert np.isfinite(advantages_T).all(), f"credit: not finite for {rewards}"
             assert not advantages_T[~mask_T].any(), "credit: an advantage outside of the mask"
 
 
@@ -182,17 +182,17 @@ def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Questio
     return reversed_draw
 
 
-def _check_settling(scene: Scene, episodes: Sequence[Episode], after: State) -> None:
+def _check_settling(context: GameContext, episodes: Sequence[Episode], after: State) -> None:
     """Settling and updating again give the same, and leave the record of before as it was."""
-    paid = records(episodes)
-    before = copy.deepcopy(scene.state)
-    settle_all(scene, episodes)
-    assert records(episodes) == paid, "settling a recorded discussion again gave other rewards"
-    if scene.method.memory.update is not None:
-        assert memory.next_state(scene, episodes) == after, (
+    settled = records(episodes)
+    before = copy.deepcopy(context.state)
+    settle_all(context, episodes)
+    assert records(episodes) == settled, "settling a recorded discussion again gave other rewards"
+    if context.method.memory.update is not None:
+        assert memory.next_state(context, episodes) == after, (
             "update gave another state the second time"
         )
-    assert scene.state == before, "the state was changed: play, settle and update only read it"
+    assert context.state == before, "the state was changed: play, settle and update only read it"
 
 
 def _check_wording_of(method: Method) -> None:
@@ -225,6 +225,6 @@ def _check_turns(method: Method, episodes: Sequence[Episode]) -> None:
     for turn in turns:
         if turn.reward is not None:
             assert turn.role in method.rewarded or not method.rewarded, (
-                f"role {turn.role!r} is paid, but those with a reward are {method.rewarded}"
+                f"role {turn.role!r} has a reward, and those that may are {method.rewarded}"
             )
-            assert abs(turn.reward) < float("inf"), f"turn {turn.id} is paid {turn.reward}"
+            assert abs(turn.reward) < float("inf"), f"turn {turn.id} has reward {turn.reward}"

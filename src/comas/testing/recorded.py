@@ -14,7 +14,7 @@ from comas.config.plan import plan
 from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.schema import Config, read
 from comas.game import memory
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all
 from comas.questions.checked import of_run
 from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
@@ -94,16 +94,16 @@ def replay(
     recorded = _finished(record, step)
     hosts = {name: Recorded(recorded, name) for name in config.hosts}
     members = members_of(planned, hosts)
-    scene = Scene(game, task, members, config.seed, config.options, keep=True)
-    scene = dataclasses.replace(scene, state=_remembered(record, config, scene, step))
+    context = GameContext(game, task, members, config.seed, config.options, keep=True)
+    context = dataclasses.replace(context, state=_remembered(record, config, context, step))
     questions = {episode.question.id: episode.question for episode in recorded}
-    again = run_sync(play_all(scene, list(questions.values()), step, config.samples or 1))
+    again = run_sync(play_all(context, list(questions.values()), step, config.samples or 1))
     by_id = {episode.id: episode for episode in again}
     played = [by_id[episode.id] for episode in recorded]
     rule = load_plugin("method", method) if method else game
     own_options = {} if method else split_options(config.options, rule.settle)
     settings = filled("options", {**own_options, **options}, rule.settle)
-    settle_all(dataclasses.replace(scene, method=rule, options=settings), played)
+    settle_all(dataclasses.replace(context, method=rule, options=settings), played)
     return played
 
 
@@ -113,15 +113,15 @@ def _finished(record: Run, step: int) -> list[Episode]:
     return [without_truth(episode) for episode in episodes if episode.error is None]
 
 
-def _remembered(record: Run, config: Config, scene: Scene, step: int) -> State:
+def _remembered(record: Run, config: Config, context: GameContext, step: int) -> State:
     """Return what the run's method remembered when a step was played: made again from the steps
     before it.
     """
-    if not scene.method.remembers:
+    if not context.method.remembers:
         return {}
-    questions = of_run(config, scene.task, lambda _: None)
-    state = memory.first_state(scene, questions.train)
+    questions = of_run(config, context.task, lambda _: None)
+    state = memory.first_state(context, questions.train)
     for earlier in range(step):
-        before = dataclasses.replace(scene, state=state)
+        before = dataclasses.replace(context, state=state)
         state = memory.next_state(before, _finished(record, earlier))
     return state

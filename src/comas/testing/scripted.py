@@ -17,8 +17,8 @@ from typing import Any
 
 from comas.config.plan import Plan
 from comas.game import memory
-from comas.game.agent import Member
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.agent import TeamMember
+from comas.game.play import GameContext, play_all, settle_all
 from comas.game.weighing import said_of
 from comas.storage.records import episode_record
 from comas.types import (
@@ -188,7 +188,7 @@ class Scripted:
         return {}
 
     def account(self) -> Account:
-        """Nothing is paid for."""
+        """Nothing is billed."""
         return {}
 
     def close(self) -> None:
@@ -226,13 +226,13 @@ def scripted_team(
     agents: int = 4,
     room: int | None = None,
     beliefs: Beliefs | None = None,
-) -> tuple[list[Member], Scripted]:
+) -> tuple[list[TeamMember], Scripted]:
     """Members a0.. at one scripted host."""
     host = Scripted(script, room=room, beliefs=beliefs)
-    return [Member(f"a{i}", host, f"a{i}") for i in range(agents)], host
+    return [TeamMember(f"a{i}", host, f"a{i}") for i in range(agents)], host
 
 
-def scripted_scene(
+def scripted_context(
     method: Method,
     task: Task,
     script: Script | Table,
@@ -242,10 +242,10 @@ def scripted_scene(
     options: Mapping[str, Any] | None = None,
     room: int | None = None,
     beliefs: Beliefs | None = None,
-) -> tuple[Scene, Scripted]:
+) -> tuple[GameContext, Scripted]:
     """A scripted team at its own game."""
     members, host = scripted_team(script, agents, room, beliefs)
-    return Scene(method, task, members, seed, options or {}, keep=True), host
+    return GameContext(method, task, members, seed, options or {}, keep=True), host
 
 
 def play_step(
@@ -264,15 +264,15 @@ def play_step(
 
     A record that was changed on the way, rather than by what `update` returns, is an error.
     """
-    scene, _ = scripted_scene(method, task, script, **setting)
-    before = memory.first_state(scene, questions) if state is None else state
-    scene = replace(scene, state=copy.deepcopy(before))
+    context, _ = scripted_context(method, task, script, **setting)
+    before = memory.first_state(context, questions) if state is None else state
+    context = replace(context, state=copy.deepcopy(before))
     if method.memory.draw is not None:
-        questions = memory.draw(scene, questions, len(questions), step)
-    episodes = asyncio.run(play_all(scene, questions, step, samples))
-    settle_all(scene, episodes)
-    after = memory.next_state(scene, episodes)
-    assert scene.state == before, (
+        questions = memory.draw(context, questions, len(questions), step)
+    episodes = asyncio.run(play_all(context, questions, step, samples))
+    settle_all(context, episodes)
+    after = memory.next_state(context, episodes)
+    assert context.state == before, (
         "the state was changed: draw, play, settle and update only read it"
     )
     return episodes, before, after

@@ -15,7 +15,7 @@ from typing import Any
 from comas import memory
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all
 from comas.machine import peak_bytes
 from comas.team.build import Team, build_team
 from comas.testing.methods import ALONE, compares_nothing
@@ -60,21 +60,21 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     try:
         questions = in_passes(ready.asked.train, config.seed, 0, config.questions or 1)
         discussions = len(questions) * (config.samples or 1)
-        scene = team.scene(keep=True)
+        context = team.context(keep=True)
 
         async def play(number: int, tokens: int) -> list[Episode]:
             samples = -(-number // len(questions))
-            return await play_all(capped(scene, tokens), questions[:number], "dry", samples)
+            return await play_all(capped(context, tokens), questions[:number], "dry", samples)
 
         def room(turn: Turn) -> int:
-            return scene.room.get(turn.role, config.max_tokens)
+            return context.room.get(turn.role, config.max_tokens)
 
         pace = await pace_of(play, discussions, room)
         failed = [episode.error for episode in pace.episodes if episode.error is not None]
         if failed:
             of = f"{len(failed)} of {len(pace.episodes)}"
             note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
-        if _is_alone(scene, pace.episodes, config.samples or 1):
+        if _is_alone(context, pace.episodes, config.samples or 1):
             note(ALONE)
         learnt, seconds = await _learnt(team, pace)
         peak = peak_bytes(team.hosts)
@@ -111,24 +111,24 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     return DryRun(config, lines, data)
 
 
-def _is_alone(scene: Scene, episodes: Sequence[Episode], samples: int) -> bool:
+def _is_alone(context: GameContext, episodes: Sequence[Episode], samples: int) -> bool:
     """Whether each turn that is rewarded is alone in its group, so that nobody would learn; False
     where too few discussions were played to tell.
     """
     asked = {episode.question.id for episode in episodes}
     if len(episodes) < max(SEVERAL, samples * len(asked)):
         return False
-    settle_all(scene, episodes)
+    settle_all(context, episodes)
     turns = [turn for episode in episodes for turn in episode.turns]
     grouped = [turn for turn in turns if turn.reward is not None or turn.group is not None]
-    return compares_nothing(scene.method, grouped)
+    return compares_nothing(context.method, grouped)
 
 
 def _learns(team: Team, turn: Turn) -> bool:
     """Whether a turn's row may be learnt from, by a host with weights here."""
-    paid = not team.method.rewarded or turn.role in team.method.rewarded
+    may_learn = not team.method.rewarded or turn.role in team.method.rewarded
     host = team.config.hosts[turn.policy.partition("/")[0]]
-    return paid and host.here and not team.config.agents[turn.agent].frozen
+    return may_learn and host.here and not team.config.agents[turn.agent].frozen
 
 
 async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:
@@ -165,14 +165,14 @@ class Pace:
     """Mean tokens of those."""
 
 
-def capped(scene: Scene, tokens: int) -> Scene:
-    """Limit the replies of a scene to so many tokens."""
-    room = {role: min(most, tokens) for role, most in scene.room.items()}
+def capped(context: GameContext, tokens: int) -> GameContext:
+    """Limit the replies of a context to so many tokens."""
+    room = {role: min(most, tokens) for role, most in context.room.items()}
     members = [
         replace(m, sampling=replace(m.sampling, max_tokens=min(m.sampling.max_tokens, tokens)))
-        for m in scene.members
+        for m in context.members
     ]
-    return replace(scene, members=members, max_tokens=room)
+    return replace(context, members=members, max_tokens=room)
 
 
 async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:

@@ -108,14 +108,15 @@ class LearningSignal:
         for role, turns in by_role.items():
             if role in self.method.rewarded and not any(turn.reward is not None for turn in turns):
                 text = (
-                    f"none of {len(turns)} replies as {role} is paid, so that role learns nothing"
+                    f"none of {len(turns)} replies as {role} is rewarded, so that role learns"
+                    " nothing"
                 )
-                yield Alarm(step, "unpaid", (role,), 1.0, text)
+                yield Alarm(step, "unrewarded", (role,), 1.0, text)
         replies = [turn for turns in by_role.values() for turn in turns]
-        paid = [turn for turn in replies if is_compared(turn)]
-        groups = signal_in(paid)
+        with_reward = [turn for turn in replies if is_compared(turn)]
+        groups = signal_in(with_reward)
         # the first of a group is compared with no other
-        compared = len(paid) - sum(group["groups"] for group in groups.values())
+        compared = len(with_reward) - sum(group["groups"] for group in groups.values())
         if compared >= COMPARED and all(
             group["flat"] == group["groups"] for group in groups.values()
         ):

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation.questions import overlap, run_digests
-from comas.game.play import Scene, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
@@ -28,12 +28,12 @@ from comas.team import spending
 from comas.team.build import Team
 from comas.training.learning import at_host, divergence, learn, lr_scale
 from comas.training.learning_signal import LearningSignal
-from comas.training.measuring import Measuring
+from comas.training.measuring import Evaluator
 from comas.training.metrics import metrics_of, summarise
 from comas.training.record import StepRecord, note_truth
-from comas.training.remembering import Remembering
+from comas.training.remembering import MethodMemory
 from comas.training.result import Result, is_ended, result_of
-from comas.training.watching import Watching
+from comas.training.watching import MonitorRunner
 from comas.types import Episode, Host, HostFailure, HostLost, Stopped, Turn, UserMistake
 
 
@@ -48,16 +48,16 @@ class Session:
         self.hooks = hooks_of([hook])
         self.config = team.config
         self.pulse = Pulse(self.hooks, team.hosts, replies * (team.config.samples or 1))
-        self.measuring = Measuring(team, self.hooks, self.pulse)
+        self.measuring = Evaluator(team, self.hooks, self.pulse)
         self.metrics = metrics_of(team.task)
         self.asked = asked
-        self.memory = Remembering(team, asked)
+        self.memory = MethodMemory(team, asked)
         # a game's start is no question whose answer could be learnt by heart
         learnable = self.asked.train if team.task.rules is None else ()
         self.overlap = overlap(learnable, self.asked.test)
         if self.overlap.exact:
             self.hooks.note(str(self.overlap))
-        self.watching = Watching(self.config, self.hooks.note)
+        self.watching = MonitorRunner(self.config, self.hooks.note)
         self.ended = False
         """Whether an alarm has ended the run, in whichever process of it."""
         self.tokens = 0
@@ -178,31 +178,33 @@ class Session:
 
     async def _play(self, step: int) -> list[Episode]:
         """Play and settle a step, beside what monitors ask."""
-        scene = self._scene()
-        questions = self.memory.draw(scene, step)
+        context = self._context()
+        questions = self.memory.draw(context, step)
         self.pulse.play(step, questions)
         samples = self.config.samples or 1
-        playing = play_all(scene, questions, step, samples)
+        playing = play_all(context, questions, step, samples)
         self.monitor_tokens = 0
-        quiet = self.team.scene(keep=False, heard=self._heard_apart, state=self.memory.state)
+        quiet = self.team.context(
+            keep=False, on_turn=self._count_turn_apart, state=self.memory.state
+        )
         episodes = await self.watching.beside(playing, quiet, step, len(questions) * samples)
         if all(episode.error for episode in episodes):
             raise UserMistake(
                 f"step {step + 1}: every discussion failed; the first: {episodes[0].error}"
             )
         self.memory.check_posed(step, episodes)
-        settle_all(scene, episodes)
+        settle_all(context, episodes)
         return episodes
 
-    def _heard_apart(self, turn: Turn) -> None:
+    def _count_turn_apart(self, turn: Turn) -> None:
         """Count a reply to a monitor."""
         if PLANTED not in turn.info:
             self.monitor_tokens += turn.tokens
-            self.pulse.heard_apart(turn)
+            self.pulse.count_turn_apart(turn)
 
-    def _scene(self) -> Scene:
+    def _context(self) -> GameContext:
         """The team at its own game, with what the method remembers now."""
-        return self.team.scene(keep=True, heard=self.pulse.heard, state=self.memory.state)
+        return self.team.context(keep=True, on_turn=self.pulse.count_turn, state=self.memory.state)
 
     async def _finish(
         self,
@@ -216,7 +218,7 @@ class Session:
         config = self.config
         scale = lr_scale(config.schedule, config.warmup, config.steps, step)
         learned = await learn(self.team, scale, step, episodes)
-        self.memory.advance(self._scene(), episodes)
+        self.memory.advance(self._context(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
         metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
         note_truth(record)

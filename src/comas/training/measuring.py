@@ -18,7 +18,7 @@ from comas.team.build import Team, measurable, measured_for
 from comas.types import Question, Turn
 
 
-class Measuring:
+class Evaluator:
     """Asks the agents of one team held-out questions."""
 
     def __init__(self, team: Team, hook: Hook, pulse: Pulse) -> None:
@@ -85,18 +85,18 @@ class Measuring:
         self.pulse.turn_to(stage, step, len(members) * len(questions))
         cut: list[Turn] = []
 
-        def heard(turn: Turn) -> None:
+        def on_turn(turn: Turn) -> None:
             if not turn.finished:
                 cut.append(turn)
-            self.pulse.heard(turn)
+            self.pulse.count_turn(turn)
 
-        way = by_themselves(self.team.task, self.team.method)
-        scene = asking_of(config).scene(self.team.task, way, members, config.seed)
+        setup = by_themselves(self.team.task, self.team.method)
+        context = asking_of(config).context(self.team.task, setup, members, config.seed)
         occasion = f"{stage}{step}" if stage == "validation" else stage
-        answers = await answer_all(replace(scene, heard=heard), questions, occasion)
+        answers = await answer_all(replace(context, on_turn=on_turn), questions, occasion)
         if len(cut) > len(answers) / 2:
             self.hook.note(
-                f"{stage}: {len(cut)} replies of {len(answers)} answers were cut for want of room,"
-                f" and a cut answer counts as wrong: raise room.{cut[0].role}"
+                f"{stage}: {len(cut)} replies of {len(answers)} answers were cut at the token"
+                f" limit, and a cut answer counts as wrong: raise room.{cut[0].role}"
             )
         return answers

@@ -77,14 +77,14 @@ def mean_by_role(turns: Sequence[Turn], value: Callable[[Turn], Any]) -> dict[st
 
 def rewards(step: StepRecord) -> dict[str, float]:
     """Role -> mean reward of its rewarded turns."""
-    return mean_by_role(step.paid, lambda turn: turn.reward)
+    return mean_by_role(step.rewarded, lambda turn: turn.reward)
 
 
 def kl(step: StepRecord) -> dict[str, float]:
     """Role -> mean KL to the policy at the start of the run: over its rewarded turns of the mean
     log-ratio of their tokens, in nats.
     """
-    with_kl = [turn for turn in step.paid if "kl" in turn.info]
+    with_kl = [turn for turn in step.rewarded if "kl" in turn.info]
     return mean_by_role(with_kl, lambda turn: turn.info["kl"])
 
 
@@ -95,7 +95,7 @@ def lengths(step: StepRecord) -> dict[str, float]:
 
 def cost(step: StepRecord) -> list[dict[str, Any]]:
     """Tokens and seconds of waiting per agent, role and round (`game.cost`), failed discussions
-    included: they have been paid for.
+    included: they have been computed.
     """
     return cost_of(step.all_turns)
 
@@ -108,7 +108,7 @@ def counts(step: StepRecord) -> dict[str, int | None]:
     near_ties = sum(turn.margin < TIE for turn in step.turns)
     return {
         "turns": len(step.turns),
-        "paid": len(step.paid),
+        "paid": len(step.rewarded),
         "failed": sum(episode.error is not None for episode in step.episodes),
         "unfinished": sum(not turn.finished for turn in step.turns),
         "dropped": sum(turn.dropped for turn in step.turns),
@@ -139,16 +139,16 @@ def signal(step: StepRecord) -> dict[str, dict[str, float]]:
     """Measure what there is to learn from: whether rewards that are compared differ
     (`signal_in`).
     """
-    return signal_in(step.paid)
+    return signal_in(step.rewarded)
 
 
-def signal_in(paid: Sequence[Turn]) -> dict[str, dict[str, float]]:
+def signal_in(rewarded: Sequence[Turn]) -> dict[str, dict[str, float]]:
     """Role -> the number of groups whose rewards are compared (`groups`), of those in which all are
     equal but for rounding (`flat`), and the standard deviation of all its rewards (`spread`).
     Without a group of its own, a turn is compared with its policy's others.
     """
     of_roles: dict[str, dict[str, float]] = {}
-    for role, turns in sorted(grouped((turn.role, turn) for turn in paid).items()):
+    for role, turns in sorted(grouped((turn.role, turn) for turn in rewarded).items()):
         groups = grouped(((turn.policy, turn.group), turn.reward or 0.0) for turn in turns)
         compared = groups.values()
         flat = sum(map(is_flat, compared))
@@ -288,7 +288,7 @@ def at_frontier(share: float) -> bool:
     return 0.3 <= share <= 0.8
 
 
-# --- of pay and judges, against labels
+# --- rewards and judges, against labels
 
 PAID = 0.5
 """Worth from which a solution counts as rewarded: shipped methods reward from 0 to 1, or compare
@@ -302,7 +302,9 @@ def pay(step: StepRecord) -> dict[str, float | int | None]:
     least 0.5 (`precision`), the share of right ones that got it (`recall`), and how likely right
     ones are rewarded more than wrong ones (`auc`); None of none.
     """
-    solutions = [turn for turn in step.paid if turn.role == "solution" and turn.id in step.labels]
+    solutions = [
+        turn for turn in step.rewarded if turn.role == "solution" and turn.id in step.labels
+    ]
     pairs = [(earned(turn) >= PAID, step.labels[turn.id]) for turn in solutions]
 
     def share(values: list[bool]) -> float | None:
@@ -311,8 +313,8 @@ def pay(step: StepRecord) -> dict[str, float | int | None]:
     return {
         "n": len(pairs),
         "accuracy": share([right for _, right in pairs]),
-        "precision": share([right for paid, right in pairs if paid]),
-        "recall": share([paid for paid, right in pairs if right]),
+        "precision": share([right for is_rewarded, right in pairs if is_rewarded]),
+        "recall": share([is_rewarded for is_rewarded, right in pairs if right]),
         "auc": auc([(turn.reward or 0.0, step.labels[turn.id]) for turn in solutions]),
     }
 

@@ -38,7 +38,7 @@ class StepRecord:
         return [turn for episode in played for turn in episode.turns]
 
     @cached_property
-    def paid(self) -> list[Turn]:
+    def rewarded(self) -> list[Turn]:
         """Turns that were rewarded, 0.0 included."""
         return [turn for turn in self.turns if turn.reward is not None]
 

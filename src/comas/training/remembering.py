@@ -12,7 +12,7 @@ from pathlib import Path
 
 from comas.game import memory
 from comas.game.agent import derive_seed
-from comas.game.play import Scene
+from comas.game.play import GameContext
 from comas.questions.checked import RunQuestions, order
 from comas.storage.run import Run
 from comas.team.build import Team
@@ -22,7 +22,7 @@ STATE = "state.json"
 """File of a checkpoint with what a method remembers: sealed with the rest."""
 
 
-class Remembering:
+class MethodMemory:
     """State that the method of a team remembers while it trains."""
 
     def __init__(self, team: Team, asked: RunQuestions) -> None:
@@ -44,16 +44,16 @@ class Remembering:
                 )
             self.state = json.loads(path.read_text(encoding="utf-8"))
         else:
-            scene = self.team.scene(state={})
-            self.state = memory.first_state(scene, self.questions)
+            context = self.team.context(state={})
+            self.state = memory.first_state(context, self.questions)
 
-    def draw(self, scene: Scene, step: int) -> list[Question]:
+    def draw(self, context: GameContext, step: int) -> list[Question]:
         """The questions of a step: those that the method chooses, or the task's own in passes."""
         config = self.team.config
         count = config.questions or 1
         if self.team.method.memory.draw is None:
             return in_passes(self.questions, config.seed, step, count)
-        drawn = memory.draw(scene, self.questions, count, step)
+        drawn = memory.draw(context, self.questions, count, step)
         memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
         return drawn
 
@@ -61,9 +61,9 @@ class Remembering:
         """An error where agents posed a held-out question."""
         memory.refuse_held_out(step, memory.posed_in(episodes), self.held_out)
 
-    def advance(self, scene: Scene, episodes: Sequence[Episode]) -> None:
+    def advance(self, context: GameContext, episodes: Sequence[Episode]) -> None:
         """Go on to the record after a step that was settled and learnt from."""
-        self.state = memory.next_state(scene, episodes)
+        self.state = memory.next_state(context, episodes)
 
     def write(self, checkpoint: Path) -> None:
         """Write the record into an open checkpoint."""

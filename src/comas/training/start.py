@@ -26,7 +26,7 @@ from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
-from comas.team.build import assemble, check_places, seats
+from comas.team.build import assemble, check_places, team_without_models
 from comas.trackers.sink import SHIPPED, Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
@@ -68,7 +68,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
 
 def rehearsed(planned: Plan, question: Question) -> Sequence[Turn]:
     """Play a question with the agents of a plan at a host of no model."""
-    team = seats(planned)
+    team = team_without_models(planned)
     return rehearse(team.method, team.task, team.members, question, team.config.options)
 
 

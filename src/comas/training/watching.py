@@ -18,7 +18,7 @@ from typing import Any
 
 from comas.config.plugins import load_builder
 from comas.config.schema import Config
-from comas.game.play import Scene
+from comas.game.play import GameContext
 from comas.hooks import Alarm
 from comas.monitors.evidence import Trial, seen_after
 from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
@@ -44,7 +44,7 @@ def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
     return monitors
 
 
-class Watching:
+class MonitorRunner:
     """The monitors of one run, and their hypotheses on trial; a monitor that raises is noted and
     dropped, the run goes on.
     """
@@ -64,25 +64,25 @@ class Watching:
     async def beside(
         self,
         playing: Coroutine[Any, Any, list[Episode]],
-        scene: Scene,
+        context: GameContext,
         step: int,
         discussions: int,
     ) -> list[Episode]:
         """Return what is played in a step of so many discussions, while monitors ask what they want
-        to know; when the first has been played they prepare. `scene` is for games that are no part
-        of the step.
+        to know; when the first has been played they prepare. `context` is for games that are no
+        part of the step.
         """
         async with asyncio.TaskGroup() as side_by_side:
             played = side_by_side.create_task(playing)
             for name, monitor in self.monitors.items():
-                asking = monitor.ask(scene, step, discussions)
+                asking = monitor.ask(context, step, discussions)
                 side_by_side.create_task(self._guarded(name, asking))
         episodes = played.result()
         if step == 0:
             self._allow(episodes)
             finished = [episode for episode in episodes if episode.error is None]
             for name, monitor in tuple(self.monitors.items()):
-                await self._guarded(name, monitor.begin(scene, finished))
+                await self._guarded(name, monitor.begin(context, finished))
                 self._foretell(name)
         return episodes
 

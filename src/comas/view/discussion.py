@@ -12,7 +12,7 @@ from comas.game.judgements import unreadable
 from comas.storage.records import kind_of
 from comas.types import TRUTH
 
-PAID = 0.5
+REWARDED = 0.5
 """Worth from which work counts as rewarded: shipped methods reward it from 0 to 1, or compare what
 they would give so, and note that as `raw`.
 """
@@ -59,7 +59,7 @@ def row(record: Mapping[str, Any], number: int) -> dict[str, Any]:
     """A line of a list: which discussion, who got which reward, and its `kinds`."""
     asked = record["question"]
     is_known = isinstance(asked, Mapping)
-    pays = [(turn["role"], turn["reward"]) for turn in record["turns"]]
+    rewards = [(turn["role"], turn["reward"]) for turn in record["turns"]]
     return {
         "number": number,
         "id": asked["id"] if is_known else asked,
@@ -67,7 +67,7 @@ def row(record: Mapping[str, Any], number: int) -> dict[str, Any]:
         "answer": (record["answer"] or "")[-QUOTE:],
         "verdict": record.get("verdict") or _verdict(record["turns"]),
         "turns": len(record["turns"]),
-        "pay": [[role, reward] for role, reward in pays if reward is not None],
+        "rewards": [[role, reward] for role, reward in rewards if reward is not None],
         "kinds": sorted(set(_kinds(record))),
     }
 
@@ -83,11 +83,11 @@ def _verdict(turns: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 KINDS = {
-    "paid-but-wrong": "work that was paid, and is wrong by its label",
-    "right-but-unpaid": "work that was not paid, and is right by its label",
+    "rewarded-but-wrong": "work that was rewarded, and is wrong by its label",
+    "right-but-unrewarded": "work that was not rewarded, and is right by its label",
     "misjudged": "a judgement that accepts wrong work or rejects right work",
     "unreadable": "a reply that the game could not read",
-    "cut": "a reply that was cut for want of room",
+    "cut": "a reply that was cut at the token limit",
     "failed": "a discussion that a machine failed",
 }
 """Kinds to which a list can be narrowed, and what they mean."""
@@ -98,7 +98,9 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
     if record["error"] is not None:
         yield "failed"
     turns = {turn["id"]: turn for turn in record["turns"]}
-    pays = any(turn["reward"] is not None for turn in record["turns"])  # in an evaluation nobody
+    is_trained = any(
+        turn["reward"] is not None for turn in record["turns"]
+    )  # in an evaluation nobody
     for turn in record["turns"]:
         info = turn["info"]
         worth = info.get("raw", turn["reward"]) or 0.0
@@ -107,10 +109,10 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
             yield "cut"
         if unreadable(info):
             yield "unreadable"
-        if right is False and worth >= PAID:
-            yield "paid-but-wrong"
-        if right is True and worth < PAID and pays:
-            yield "right-but-unpaid"
+        if right is False and worth >= REWARDED:
+            yield "rewarded-but-wrong"
+        if right is True and worth < REWARDED and is_trained:
+            yield "right-but-unrewarded"
         work = _work(turn, turns) if info.get("accepts") is not None else None
         if work is not None and work["info"]["right"] is not info["accepts"]:
             yield "misjudged"

@@ -94,10 +94,10 @@ class RunDocuments:
     with its answers.
     """
 
-    def __init__(self, path: str, pays: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: str, rewarded_for: Mapping[str, str] | None = None) -> None:
         self.run = Run.open(path)
         self.config = self.run.config()
-        self.pays = dict(pays or {})
+        self.rewarded_for = dict(rewarded_for or {})
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
@@ -152,7 +152,7 @@ class RunDocuments:
             "config": self.config,
             "steps": self.steps(),
             "planned": self.config["steps"],
-            "pays": self.pays,
+            "rewarded_for": self.rewarded_for,
             "kinds": discussion.KINDS,
             "measured": {name: self._accuracy(name) for name in self._measured()},
         }
@@ -233,7 +233,7 @@ class EvaluationDocuments:
             "report": files.read_object(self.path / "report.json"),
             "files": [log.stem for log in self._logs],
             "kinds": discussion.KINDS,
-            "pays": {},
+            "rewarded_for": {},
         }
 
 

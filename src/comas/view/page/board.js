@@ -3,7 +3,7 @@
 const NUMBERS = { reward: "", advantage: "", kl: "nats per token", logprob: "nats", tokens: "tokens",
   prompt_tokens: "tokens", seconds: "s", version: "updates", round: "", dropped: "pieces of history" };
 
-function board(discussion, pays = {}) {
+function board(discussion, rewardedFor = {}) {
   const agents = [...new Set(discussion.turns.map((turn) => turn.agent))].sort();
   const cards = new Map();
   discussion.turns.forEach((turn, row) => {
@@ -18,9 +18,9 @@ function board(discussion, pays = {}) {
   const grid = h("div", { class: "board" },
     agents.map((name) => h("h3", { class: "agent" }, name)), [...cards.values()], arrows);
   grid.style.gridTemplateColumns = `repeat(${agents.length}, minmax(13rem, 1fr))`;
-  const draw = () => drawArrows(arrows, grid, discussion, cards, pays, told);
+  const draw = () => drawArrows(arrows, grid, discussion, cards, rewardedFor, told);
   new ResizeObserver(draw).observe(grid);
-  return h("section", {}, question(discussion), told, grid, legendOfPay(pays));
+  return h("section", {}, question(discussion), told, grid, legendOfRewards(rewardedFor));
 }
 
 function question({ question: asked, answer, error, verdict }) {
@@ -40,7 +40,7 @@ function turnCard(turn) {
   const kind = turn.role === "tool" ? "tool" : turn.facts.posed !== undefined ? "posed" : "";
   return h("article", { class: `turn ${kind}`, tabindex: 0, id: `turn-${turn.id}`,
     "aria-label": visible(`${turn.agent}, ${turn.role}`) },
-  h("header", { "data-agent": visible(turn.agent + " ") }, h("b", {}, turn.role), " ", pay(turn.reward),
+  h("header", { "data-agent": visible(turn.agent + " ") }, h("b", {}, turn.role), " ", rewardTag(turn.reward),
     labelled && h("span", { class: `label ${labelled}` }, labelled),
     turn.accepts === true && h("span", { class: "label" }, "accepts"),
     turn.accepts === false && h("span", { class: "label" }, "rejects"),
@@ -59,25 +59,25 @@ const figuresOf = (turn) => `${number(turn.tokens, "tokens")}, version ${turn.ve
   + (turn.kl === null ? "" : `, KL ${number(turn.kl)}`);
 const signed = (value) => (value >= 0 ? "+" : "") + value.toFixed(2);
 
-function pay(reward) {
-  if (reward === null || reward === undefined) return h("span", { class: "pay none" }, "not paid");
-  return h("span", { class: `pay ${reward > 0 ? "gain" : reward < 0 ? "loss" : ""}` }, signed(reward));
+function rewardTag(reward) {
+  if (reward === null || reward === undefined) return h("span", { class: "reward none" }, "no reward");
+  return h("span", { class: `reward ${reward > 0 ? "gain" : reward < 0 ? "loss" : ""}` }, signed(reward));
 }
 
-// In words: what was read in a judgement, and whom it paid what.
-function explained(turn, discussion, pays) {
+// In words: what was read in a judgement, and which reward came of it.
+function explained(turn, discussion, rewardedFor) {
   const turns = new Map(discussion.turns.map((one) => [one.id, one]));
   const chain = [turn];
   while (chain.at(-1).about && turns.has(chain.at(-1).about)) chain.push(turns.get(chain.at(-1).about));
   const read = ["score", "said", "answer"].filter((fact) => fact in turn.facts)
     .map((fact) => (turn.facts[fact] === null ? `no ${fact} could be read` : `${fact} ${turn.facts[fact]}`));
-  const paid = chain.map((one) => `${one.role} of ${one.agent} `
-    + (one.reward === null ? "is not paid" : `is paid ${signed(one.reward)}`)
-    + (pays[one.role] ? ` (${pays[one.role]})` : ""));
-  return `${turn.agent} as ${turn.role}${read.length ? ": " + read.join(", ") : ""} → ${paid.join("; ")}.`;
+  const rewards = chain.map((one) => `${one.role} of ${one.agent} `
+    + (one.reward === null ? "has no reward" : `has reward ${signed(one.reward)}`)
+    + (rewardedFor[one.role] ? ` (${rewardedFor[one.role]})` : ""));
+  return `${turn.agent} as ${turn.role}${read.length ? ": " + read.join(", ") : ""} → ${rewards.join("; ")}.`;
 }
 
-function drawArrows(arrows, grid, discussion, cards, pays, told) {
+function drawArrows(arrows, grid, discussion, cards, rewardedFor, told) {
   const box = grid.getBoundingClientRect();
   arrows.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
   arrows.replaceChildren(...discussion.turns.filter((turn) => cards.has(turn.about)).map((turn) => {
@@ -87,7 +87,7 @@ function drawArrows(arrows, grid, discussion, cards, pays, told) {
     const [x2, y2] = [to.left - box.left + to.width / 2, to.bottom - box.top];
     const bend = Math.max(14, (y1 - y2) / 2);
     const d = `M${x1} ${y1}C${x1} ${y1 - bend} ${x2} ${y2 + bend} ${x2} ${y2 + 7}`;
-    const text = explained(turn, discussion, pays);
+    const text = explained(turn, discussion, rewardedFor);
     const tell = () => { told.textContent = visible(text); };
     return svg("g", { class: turn.judges ? "judges" : "", tabindex: 0, role: "img",
       "aria-label": text, pointerenter: tell, focus: tell, click: tell },
@@ -96,8 +96,8 @@ function drawArrows(arrows, grid, discussion, cards, pays, told) {
   }));
 }
 
-function legendOfPay(pays) {
-  const roles = Object.entries(pays);
-  return roles.length > 0 && h("details", {}, h("summary", {}, "who is paid for what"), h("ul", {},
-    roles.map(([role, what]) => h("li", {}, h("b", {}, role), " is paid ", what))));
+function legendOfRewards(rewardedFor) {
+  const roles = Object.entries(rewardedFor);
+  return roles.length > 0 && h("details", {}, h("summary", {}, "what is rewarded"), h("ul", {},
+    roles.map(([role, what]) => h("li", {}, h("b", {}, role), " is rewarded with ", what))));
 }

@@ -50,10 +50,10 @@ const CHARTS = [
     (step) => ({ mean: step.validation, ...step.validation_by_agent })],
   ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart", "",
     [0, 1], (step) => pick(step.judges, "accepts_right", "accepts_wrong")],
-  ["Rewards against labels", "of paid solutions the share that is right; of right ones the share paid", "",
+  ["Rewards against labels", "of rewarded solutions the share that is right; of right ones the share rewarded", "",
     [0, 1], (step) => step.pay && { accuracy: step.pay.accuracy, precision: step.pay.precision,
       recall: step.pay.recall }],
-  ["Rewards", "mean over paid turns, by role", "", null, (step) => step.rewards],
+  ["Rewards", "mean over rewarded turns, by role", "", null, (step) => step.rewards],
   ["Different answers to one question", "where it was answered more than once: works that are one cannot be compared", "", null,
     (step) => { const variety = step.variety || step.coverage;  // of runs before 0.2
       return variety && variety.distinct !== undefined && { distinct: variety.distinct }; }],
@@ -62,7 +62,7 @@ const CHARTS = [
   ["KL", "mean log(policy / reference) per token", "nats", null, (step) => step.kl],
   ["Replies that cannot be read", "share of the role's replies", "", [0, 1],
     (step) => shares(step.replies, "unreadable")],
-  ["Replies cut for want of room", "share of the role's replies", "", [0, 1],
+  ["Replies cut at the token limit", "share of the role's replies", "", [0, 1],
     (step) => shares(step.replies, "cut")],
   [FLAT, "share of groups whose rewards are all equal", "", [0, 1],
     (step) => Object.fromEntries(Object.entries(step.signal || {})

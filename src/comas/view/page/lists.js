@@ -1,12 +1,12 @@
 // Discussions of a step, of a kind, of a question: lists, and two of them side by side.
 
 function rowOf(row, to, more = "") {
-  const pays = {};
-  for (const [role, reward] of row.pay) (pays[role] ||= []).push(signed(reward));
+  const rewards = {};
+  for (const [role, reward] of row.rewards) (rewards[role] ||= []).push(signed(reward));
   return h("li", {}, h("a", { href: "#/" + to },
     more && h("span", { class: "when" }, more), h("span", { class: "asked", dir: "auto" }, row.question),
     h("span", { class: "answered", dir: "auto" }, row.answer)),
-  h("span", { class: "paid" }, Object.entries(pays).map(([role, some]) => `${role} ${some.join(" ")}`).join(", ")),
+  h("span", { class: "rewards" }, Object.entries(rewards).map(([role, some]) => `${role} ${some.join(" ")}`).join(", ")),
   row.verdict && h("span", { class: `label ${row.verdict}` }, row.verdict),
   row.kinds.map((kind) => h("span", { class: "label bad" }, kind)));
 }
@@ -66,7 +66,7 @@ async function discussionPage(folder, step, place) {
     && link(path(folder.number, "step", step, place + by), by < 0 ? "← before" : "next →");
   return [h("p", { class: "turning" }, link(path(folder.number, "step", step), `step ${step}`), " ",
     beside(-1), " ", beside(1), " ", link(path("question", one.question.id), "this question elsewhere")),
-  board(one, folder.facts.pays)];
+  board(one, folder.facts.rewarded_for)];
 }
 
 // Looks through the steps, one after the other, until enough is found.
@@ -113,7 +113,7 @@ function questionPage(id) {
   async function put(folder, step, place) {
     const one = await read(`${folder.number}/step/${step - 1}/${place}`);
     if (beside.children.length > 1) beside.firstChild.remove();
-    beside.append(h("div", {}, h("h2", {}, tagged(folder, `step ${step}`)), board(one, folder.facts.pays)));
+    beside.append(h("div", {}, h("h2", {}, tagged(folder, `step ${step}`)), board(one, folder.facts.rewarded_for)));
   }
   const item = (row, folder, step) => {
     const line = hit(row, folder, step);

@@ -46,7 +46,7 @@ function truthPage(folder, from, to) {
     says: "a click chooses ten steps around it for the tables below",
     series: seriesOf((step) => pick(step.judges, "accepts_right", "accepts_wrong", "balanced"), [folder]) });
   const roles = [...groupedBy(rows, (row) => row.role)];
-  const kinds = ["paid-but-wrong", "right-but-unpaid", "misjudged", "unreadable"];
+  const kinds = ["rewarded-but-wrong", "right-but-unrewarded", "misjudged", "unreadable"];
   return [h("h1", {}, "Judges against truth"), curves, range,
     rows.length === 0 && h("p", {}, "No judgement is recorded that can be read as acceptance or rejection."),
     roles.map(([role, some]) => [h("h2", {}, role), confusion(some), who(some)]),
@@ -115,5 +115,5 @@ async function gamesPage(folder, log) {
 async function gamePage(folder, log, place) {
   const one = await read(`${folder.number}/games/${log}/${place}`);
   return [h("p", { class: "turning" }, link(path(folder.number, "games", log), folder.facts.files[log])),
-    board(one, folder.facts.pays)];
+    board(one, folder.facts.rewarded_for)];
 }
