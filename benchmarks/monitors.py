@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.config.plan import OURS
-from comas.config.plugins import builder_names
+from comas.config.plugins import plugin_names
 from comas.monitors.evidence import Evidence
 from comas.stats import wilson
 from comas.storage.alarms import read_alarms
@@ -80,7 +80,7 @@ def work(job: tuple[Path, str, int]) -> None:
     """Train one run."""
     out, kind, seed = job
     folder = folder_of(out, kind, seed)
-    names = builder_names("monitors")
+    names = plugin_names("monitor")
     keys = [f"seed={seed}", "threads=1", f"eval_every={EVERY}", "test_questions=512"]
     keys += [f"monitors={json.dumps(names)}", f"out={folder}", *KINDS[kind].keys]
     script = str(Path(__file__).with_name("learning.py"))

@@ -384,7 +384,6 @@ def measured() -> dict[str, Counted]:
         ("adapters", of_adapters, 1.0, False, first),
         ("adapters, shared prompts, temperature", of_adapters, 0.7, True, first),
         ("adapters, recomputed", of_adapters, 1.0, False, {**first, "old_logprobs": "recomputed"}),
-        ("adapters, sampled", of_adapters, 1.0, False, {**first, "old_logprobs": "sampled"}),
         ("whole model", of_whole, 1.0, False, first),
     ):
         of_pass, of_update = learnt_pass(make, temperature, shared, **recipe)

@@ -1,5 +1,7 @@
 """Exit codes of the command, besides 0."""
 
+FAILED = 1
+"""A study of which cells failed or are left."""
 MISTAKE = 2
 """A user's mistake, or a machine that failed: one line on stderr says which."""
 ALARMED = 3

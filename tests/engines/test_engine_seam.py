@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import comas
-from comas.config.plugins import builder_names, load_builder
+from comas.config.plugins import load_plugin, plugin_names
 from comas.engines import auto, hf, stacked, vllm
 from comas.engines.hf import HFEngine
 from comas.engines.stacked import StackedEngine
@@ -103,7 +103,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_an_engine_in_a_file_keeps_the_contract(mine: Path) -> None:
-    asyncio.run(check_engine(load_builder("engines", str(mine), "hosts.home.engine").build))
+    asyncio.run(check_engine(load_plugin("engine", str(mine), "hosts.home.engine").build))
 
 
 def test_an_engine_in_a_file_is_named_from_a_config_and_trained_with(
@@ -183,9 +183,9 @@ def test_a_broken_engine_is_found_out(how: str, said: str) -> None:
 
 
 def test_engines_are_known_by_name() -> None:
-    assert builder_names("engines") == ["auto", "hf", "stacked", "vllm"]
-    for name in builder_names("engines"):
-        load_builder("engines", name, "hosts.home.engine")
+    assert plugin_names("engine") == ["auto", "hf", "stacked", "vllm"]
+    for name in plugin_names("engine"):
+        load_plugin("engine", name, "hosts.home.engine")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_an_unknown_engine_is_one_line(name: str, said: str, tmp_path: Path) -> 
 def test_a_file_without_build_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text('"""Nothing."""\n')
     with pytest.raises(UserMistake, match="defines no `build"):
-        load_builder("engines", str(tmp_path / "empty.py"), "hosts.home.engine")
+        load_plugin("engine", str(tmp_path / "empty.py"), "hosts.home.engine")
 
 
 @pytest.mark.parametrize(

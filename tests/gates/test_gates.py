@@ -7,6 +7,9 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from types import FunctionType
+
+from comas.config.plugins import KINDS
 
 SOURCE = Path(__file__).parents[2] / "src" / "comas"
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
@@ -76,7 +79,10 @@ LAZY = {
     "memory.py": {"transformers"},
     "questions/sources.py": {"datasets"},
     "hosts/ray.py": {"ray"},
-    "trackers/sink.py": {"mlflow", "torch", "trackio", "wandb"},
+    "trackers/mlflow.py": {"mlflow"},
+    "trackers/tensorboard.py": {"torch"},
+    "trackers/trackio.py": {"trackio"},
+    "trackers/wandb.py": {"wandb"},
 }
 """Who may import heavy things inside functions, besides those that are at home there."""
 
@@ -406,3 +412,17 @@ def test_training_shows_nothing_and_nobody_imports_the_command_line() -> None:
 def test_importing_the_package_reads_no_arguments_and_exits_nothing() -> None:
     text = (SOURCE / "__init__.py").read_text(encoding="utf-8")
     assert not re.search(r"argv|SystemExit|exit\(|comas\.cli", text)
+
+
+def test_the_shipped_plugins_are_the_files_that_define_one() -> None:
+    for kind, (folder, defines, made, names) in KINDS.items():
+        if made is not FunctionType:
+            continue
+        function = defines.partition("(")[0]
+        modules = {
+            (path.parent.name if path.stem == "__init__" else path.stem)
+            for path in FILES
+            if path.is_relative_to(SOURCE / folder)
+            and any(isinstance(n, ast.FunctionDef) and n.name == function for n in TREES[path].body)
+        }
+        assert modules == {*names}, kind

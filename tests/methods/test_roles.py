@@ -121,7 +121,7 @@ method = Method(
 def test_a_method_of_0_1_is_read_with_its_words(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(OLD)
     method = load_plugin("method", str(tmp_path / "old.py"))
-    module = import_file(str(tmp_path / "old.py"), "method")
+    module = import_file(str(tmp_path / "old.py"), "method old.py")
     assert method.rewarded == ("evaluation", "draft")
     assert method.rewards == {"draft": "its grade"}
     assert (method.roles["evaluation"].kind, method.roles["hint"].kind) == ("judge", "other")

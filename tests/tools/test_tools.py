@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.config.plan import plan
-from comas.config.plugins import builder_names
+from comas.config.plugins import plugin_names
 from comas.config.schema import checked
 from comas.sandbox import Ran
 from comas.sandbox.jail import Limits
@@ -232,7 +232,7 @@ def test_as_many_passages_come_back_as_are_asked_for_and_whole(tmp_path: Path) -
 
 
 def test_all_that_are_shipped_are_found_by_name() -> None:
-    assert builder_names("tools") == ["calculator", "python", "search"]
+    assert plugin_names("tool") == ["calculator", "python", "search"]
 
 
 def test_python_may_compute_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,11 @@ import os, sys, time
 from pathlib import Path
 from comas.storage.run import Run
 from comas.stats import Interval
-from comas.trackers.sink import SHIPPED, Tracker
+from comas.config.plugins import load_plugin
+from comas.trackers.sink import Tracker
 
 path, name, start, dies = sys.argv[1:]
-tracker = Tracker(name, SHIPPED[name])
+tracker = Tracker(name, load_plugin("tracker", name).open)
 tracker.tell = sys.exit
 
 def send(metrics, send=tracker._send):

@@ -19,7 +19,7 @@ from comas.cli.output import Json, is_name, print_json, print_note
 from comas.cli.train import read_config
 from comas.config.mistakes import current_name
 from comas.config.plan import plan
-from comas.config.plugins import load_plugin
+from comas.config.plugins import load_plugin, names_file
 from comas.config.schema import settings_of
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
@@ -178,7 +178,7 @@ def _documents(name: str) -> RunDocuments | EvaluationDocuments:
         method = Run.open(name).config()["method"]
         rewarded_for: Mapping[str, str] = {}
         try:
-            if not method.endswith(".py"):
+            if not names_file(method):
                 rewarded_for = load_plugin("method", method).rewards
         except UserMistake as error:
             print_note(f"{error}; the page does not say what is rewarded")

@@ -19,14 +19,12 @@ from rich.text import Text
 
 from comas.cli.output import Json, print_json, print_note
 from comas.display import bars_of, clean, span
-from comas.exit_codes import STOPPED
+from comas.exit_codes import FAILED, STOPPED
 from comas.program import command
 from comas.studies.cells import Cell, Ended, Watch
 from comas.studies.verb import Study
 from comas.training.dry_run import spoken
 
-FAILED = 1
-"""The exit code where cells failed."""
 POINTS = 8
 """Points of a curve of validation accuracy, at least."""
 EVERY = 30.0

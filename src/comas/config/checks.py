@@ -13,7 +13,13 @@ from typing import Any, cast
 
 from comas.config.mistakes import nearest
 from comas.config.plan import Plan
-from comas.config.plugins import check_builder_name, check_trackers, load_plugin, plugin_names
+from comas.config.plugins import (
+    check_plugin_name,
+    check_trackers,
+    load_plugin,
+    names_file,
+    plugin_names,
+)
 from comas.config.schema import Config
 from comas.models import gguf
 from comas.models.sources import Source, check_place
@@ -29,7 +35,7 @@ def check_training(plan: Plan) -> None:
         check_place(source.where)
     for role in config.kl or {}:
         if method.rewarded and role not in method.rewarded:
-            is_own = config.method.endswith(".py")
+            is_own = names_file(config.method)
             says = "does not say that it rewards" if is_own else "never trains on"
             raise UserMistake(
                 f"kl.{role}: method {config.method} {says} that role:"
@@ -38,9 +44,9 @@ def check_training(plan: Plan) -> None:
     check_roles(config, [method], task)
     check_seats(config, method)
     for name in config.monitors or ():
-        check_builder_name("monitors", name, "monitors")
+        check_plugin_name("monitor", name, "monitors")
     check_trackers(config.track)
-    is_own = config.method.endswith(".py")
+    is_own = names_file(config.method)
     if task.rules is not None and "rules" not in method.needs and not is_own:
         raise UserMistake(
             f"task {task.name} is a game, and method {config.method} plays none: take method=mars,"
@@ -126,7 +132,7 @@ def check_seats(config: Config, method: Method) -> None:
 
 def _own_rewarded(config: Config) -> str:
     """Hint at `Method.roles` where the method is the user's own file."""
-    if not config.method.endswith(".py"):
+    if not names_file(config.method):
         return ""
     return (
         " (a method that rewards other roles lists them: Method(roles={name: Role(kind,"

@@ -221,13 +221,17 @@ one; what was trained with one can be asked and looked at.
 
 
 def upgraded(table: Any, known: Container[str]) -> Any:
-    """A table as 0.1 wrote it, without the keys that are gone, with what says the same now, of
-    which a line is logged; `known` are those that it has now.
+    """A table as 0.1 wrote it, without the keys that are gone, with what says the same now; a line
+    is logged of each. `known` are those that it has now.
     """
     if not isinstance(table, Mapping):
         return table
     keys = cast("Mapping[str, Any]", table)
     now = dict(keys)
+    if keys.get("engine") == "torch":  # before engines had names
+        now["engine"] = "auto"
+        note_former("engine=torch", "engine=auto")
+    dropped: list[str] = []
     for key, value in keys.items():
         if key in known or key not in FORMER or not FORMER[key].is_off(value, keys):
             continue
@@ -236,7 +240,13 @@ def upgraded(table: Any, known: Container[str]) -> Any:
             del now[key]
             now |= becomes
             if says := FORMER[key].now or ", ".join(f"{k}={v}" for k, v in becomes.items()):
-                _note(f"{key}={value}", says)
+                note_former(f"{key}={value}", says)
+            else:
+                dropped.append(key)
+    if dropped:
+        _note(
+            f"keys of an earlier version without effect now, leave them out: {', '.join(dropped)}"
+        )
     return now
 
 
@@ -247,11 +257,16 @@ def current_name(kind: str, name: str, known: Container[str]) -> str:
     now = FORMER_OPTIONS.get(name) or FORMER_VALUES.get(name)
     if name in known or now is None or now not in known:
         return name
-    _note(f"{kind} {name}", now)
+    note_former(f"{kind} {name}", now)
     return now
 
 
+def note_former(formerly: str, now: str) -> None:
+    """Log what a former key, name or value is read as, once."""
+    _note(f"{formerly} of an earlier version is read as {now}")
+
+
 @cache
-def _note(formerly: str, now: str) -> None:
-    """Log what a former key is read as, once."""
-    logging.getLogger("comas").warning("%s of an earlier version is read as %s", formerly, now)
+def _note(line: str) -> None:
+    """Log a line, once."""
+    logging.getLogger("comas").warning(line)

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, get_args
 
+from comas.config.mistakes import note_former
 from comas.game.play import brief, is_own, own_file
 from comas.types import Task, UserMistake, Verdict
 
@@ -53,9 +54,16 @@ def held(task: Task) -> Task:
         for name, function in functions.items()
         if callable(function) and is_own(function)
     }
-    # templates of P(True) had another name in 0.1
-    wording = {role.replace("believed", "p_true"): text for role, text in task.wording.items()}
+    wording = {_current_template(name): text for name, text in task.wording.items()}
     return replace(task, wording=wording, **own)
+
+
+def _current_template(name: str) -> str:
+    """The name of a template; those of P(True) had another one in 0.1."""
+    current = name.replace("believed", "p_true")
+    if current != name:
+        note_former(f"template {name}", current)
+    return current
 
 
 def _held(task: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

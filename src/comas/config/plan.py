@@ -18,11 +18,10 @@ from typing import Any
 
 from comas.config.mistakes import FORMER_MONITORS, current_name
 from comas.config.plugins import (
-    check_builder_name,
+    check_plugin_name,
     filled,
     functions_of,
     keywords,
-    load_builder,
     load_plugin,
     with_current_names,
     with_tools,
@@ -81,7 +80,7 @@ class Plan:
             policies={policy.name: policy.source.name for policy in policies},
             method=self.method if self.learns else None,
             recipe=self._recipe(name) if self.learns and here else None,
-            engine=load_builder("engines", table.engine, f"hosts.{name}.engine") if here else None,
+            engine=load_plugin("engine", table.engine, f"hosts.{name}.engine") if here else None,
             lags={
                 policy.name: Lag(policy.behind, policy.lag) for policy in policies if policy.behind
             },
@@ -172,7 +171,7 @@ def plan(config: Config, *, learn: bool = True, checkpoint: Path | None = None) 
     settings["task_options"] = filled("task_options", settings["task_options"], task.load)
     for name in settings["monitors"]:
         if name not in FORMER_MONITORS:
-            check_builder_name("monitors", name, "monitors")
+            check_plugin_name("monitor", name, "monitors")
     for name, host in config.hosts.items():
         settings["hosts"][name] = host_settings(name, host, policies)
     settings |= rates_of(settings, policies, task)
@@ -358,7 +357,7 @@ def key_variables(config: Config) -> frozenset[str]:
 
 def host_settings(name: str, host: HostConfig, policies: Sequence[PolicyPlan]) -> dict[str, Any]:
     """`[hosts.<name>]` with its learner; where tiny models are, with the bounds of its memory."""
-    check_builder_name("engines", host.engine, f"hosts.{name}.engine")
+    check_plugin_name("engine", host.engine, f"hosts.{name}.engine")
     sources = [policy.source for policy in policies if policy.host == name]
     table = host.model_dump()
     if not host.here:

@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_args, get_type_hints
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeGuard, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
@@ -31,50 +31,120 @@ from comas.game.play import OWN
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
 
-PLUGINS = {"method": Method, "task": Task, "setup": Setup}
+
+class Kind(NamedTuple):
+    """Things that a config names."""
+
+    folder: str
+    """Below the package: the shipped ones, `ttrl` in `methods/ttrl.py`."""
+    defines: str
+    """Definition that the file of one has."""
+    made: type = FunctionType
+    """Class of that."""
+    names: tuple[str, ...] = ()
+    """The shipped ones, where other modules lie in the folder too."""
+
+
+KINDS = {
+    "method": Kind("methods", "method = Method(...)", Method),
+    "task": Kind("tasks", "task = Task(...)", Task),
+    "setup": Kind("setups", "setup = Setup(...)", Setup),
+    "engine": Kind("engines", "build(plan, models)", names=("auto", "hf", "stacked", "vllm")),
+    "host": Kind("hosts", "build(plan)", names=("api", "local", "ray")),
+    "monitor": Kind(
+        "monitors",
+        "watch()",
+        names=("habits", "late_fall", "probes", "rejections", "unreadable"),
+    ),
+    "tool": Kind("tools", "make()", names=("calculator", "python", "search")),
+    "tracker": Kind("trackers", "open(run)", names=("mlflow", "tensorboard", "trackio", "wandb")),
+}
 PACKAGE = Path(__file__).parents[1]
 SEVERAL = "benchmarks"
 """The file of `tasks` that defines several, by name, in `TASKS`."""
-CALLS = {
-    "engines": "build(plan, models)",
-    "hosts": "build(plan)",
-    "trackers": "open(run)",
-    "monitors": "watch()",
-    "tools": "make()",
-}
-"""Folder -> how what is found there is called."""
-TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
-"""Shipped: `comas.trackers.sink.SHIPPED` opens them."""
 
 
-# --- files that define an object: a method, a task, a setup
+def names_file(name: Any) -> TypeGuard[str]:
+    """Whether a name is that of a file of the user's own."""
+    return isinstance(name, str) and name.endswith(".py")
 
 
-def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
-    """`method`, `task` or `setup` by name: `ttrl` is `comas.methods.ttrl`, `./mine.py` that file;
-    its attribute of that kind, or of the kind that may stand `instead`.
+def plugin_names(kind: str) -> list[str]:
+    """The shipped ones of a kind."""
+    folder, _, _, names = KINDS[kind]
+    if names:
+        return list(names)
+    stems = {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
+    if kind == "task":
+        tasks = importlib.import_module(f"comas.tasks.{SEVERAL}").TASKS
+        stems = (stems - {SEVERAL}) | tasks.keys()
+    return sorted(stems)
+
+
+def check_plugin_name(kind: str, name: str, key: str = "") -> None:
+    """Raise UserMistake where nothing has this name; nothing is imported but the file of several
+    tasks. `key` is the config key that names it, for error messages.
     """
-    if name.endswith(".py"):
-        module: Any = import_file(name, kind)
-        if instead is not None and isinstance(getattr(module, instead, None), PLUGINS[instead]):
+    named = _named(kind, name, key)
+    if names_file(name):
+        if not Path(name).is_file():
+            raise UserMistake(f"{named}: no such file")
+        return
+    if kind == "monitor" and name in FORMER_MONITORS:
+        raise UserMistake(
+            f"{named}: it saw no collapse in time and is gone: leave it out (docs/monitors.md)"
+        )
+    if name not in (known := plugin_names(kind)):
+        raise UserMistake(f"{named}: {nearest(name, known)} (or ./file.py)")
+
+
+def load_plugin(kind: str, name: str, key: str = "", instead: str | None = None) -> Any:
+    """The method, task or setup of this name, or the one of the kind that may stand `instead`; of
+    other kinds the module, whose function is called. `ttrl` is `comas.methods.ttrl`, `./mine.py`
+    that file; `key` is the config key that names it, for error messages.
+    """
+    if instead is not None and not names_file(name) and name in plugin_names(instead):
+        kind = instead
+    check_plugin_name(kind, name, key)
+    named = _named(kind, name, key)
+    module: Any
+    if names_file(name):
+        module = import_file(name, named)
+        if instead is not None and isinstance(getattr(module, instead, None), KINDS[instead].made):
             kind = instead
-    elif instead is not None and name in plugin_names(instead):
-        return load_plugin(instead, name)
     else:
-        known = plugin_names(kind)
-        if name not in known:
-            raise UserMistake(f"{kind} {name!r}: {nearest(name, known)} (or ./file.py)")
-        is_file = (PACKAGE / f"{kind}s" / f"{name}.py").is_file()
-        module = importlib.import_module(f"comas.{kind}s.{name if is_file else SEVERAL}")
-    plugin = getattr(module, kind, None) or getattr(module, "TASKS", {}).get(name)
-    if not isinstance(plugin, PLUGINS[kind]):
-        raise UserMistake(f"{kind} {name!r}: the file defines no `{kind} = {kind.title()}(...)`")
-    if isinstance(plugin, Method | Setup) and not inspect.iscoroutinefunction(
-        unwrapped(plugin.play)
-    ):
-        raise UserMistake(f"{kind} {name!r}: play has to be `async def`, and to await what it asks")
-    if isinstance(plugin, Method):
-        _check_functions(plugin, name)
+        module = importlib.import_module(_module(kind, name))
+    _, defines, made, _ = KINDS[kind]
+    if made is FunctionType:
+        if not callable(getattr(module, defines.partition("(")[0], None)):
+            raise UserMistake(f"{named}: the file defines no `{defines}`")
+        return module
+    plugin: Any = getattr(module, kind, None) or getattr(module, "TASKS", {}).get(name)
+    if not isinstance(plugin, made):
+        raise UserMistake(f"{named}: the file defines no `{defines}`")
+    _check_calls(plugin, named)
+    if names_file(name):
+        wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
+        check_holes(wording, named, Path(name).read_text(encoding="utf-8-sig"))
+        if isinstance(plugin, Task):
+            return held(plugin)
+    return plugin
+
+
+def _named(kind: str, name: str, key: str) -> str:
+    """Name it as the config does, for error messages."""
+    return f"{key} = {name!r}" if key else f"{kind} {name!r}"
+
+
+def _module(kind: str, name: str) -> str:
+    """The module of a shipped one."""
+    folder = KINDS[kind].folder
+    is_alone = kind != "task" or (PACKAGE / folder / f"{name}.py").is_file()
+    return f"comas.{folder}.{name if is_alone else SEVERAL}"
+
+
+def _check_calls(plugin: Method | Task | Setup, named: str) -> None:
+    """Raise UserMistake where its functions cannot be called as they will be."""
     if isinstance(plugin, Task):
         try:
             inspect.signature(plugin.load).bind("train", path=None, limit=None, seed=0)
@@ -82,18 +152,17 @@ def load_plugin(kind: str, name: str, instead: str | None = None) -> Any:
                 raise TypeError(f"{min(taken)} stands behind a star, where options do")
         except TypeError as error:
             raise UserMistake(
-                f"task {name!r}: load is called as load(split, path=None, limit=None, seed=0,"
+                f"{named}: load is called as load(split, path=None, limit=None, seed=0,"
                 f" **options), and does not take that: {error}"
             ) from error
-    if name.endswith(".py"):
-        wording = plugin.wording if isinstance(plugin, Task) else getattr(module, "WORDING", None)
-        check_holes(wording, f"{kind} {name!r}", Path(name).read_text(encoding="utf-8-sig"))
-        if isinstance(plugin, Task):
-            return held(plugin)
-    return plugin
+        return
+    if not inspect.iscoroutinefunction(unwrapped(plugin.play)):
+        raise UserMistake(f"{named}: play has to be `async def`, and to await what it asks")
+    if isinstance(plugin, Method):
+        _check_functions(plugin, named)
 
 
-def _check_functions(method: Method, name: str) -> None:
+def _check_functions(method: Method, named: str) -> None:
     """Raise UserMistake where the functions of a method cannot be called as they will be, such as
     because two were swapped.
     """
@@ -118,7 +187,7 @@ def _check_functions(method: Method, name: str) -> None:
         )
         if awaited or swapped or not _takes(function, arguments.split(", ")):
             raise UserMistake(
-                f"method {name!r}: {part} is called as {part}({arguments}), and {function.__name__}"
+                f"{named}: {part} is called as {part}({arguments}), and {function.__name__}"
                 " does not take that; the order is Method(play, settle, credit, loss)"
             )
 
@@ -134,60 +203,6 @@ def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def plugin_names(kind: str) -> list[str]:
-    """The methods, tasks or setups that are shipped."""
-    names = {path.stem for path in (PACKAGE / f"{kind}s").glob("*.py")} - {"__init__"}
-    if kind == "task":
-        names = (names - {SEVERAL}) | importlib.import_module(f"comas.tasks.{SEVERAL}").TASKS.keys()
-    return sorted(names)
-
-
-# --- files that define a function which is called: engines, hosts, monitors ...
-
-
-def builder_names(folder: str) -> list[str]:
-    """The modules that are shipped: files and folders of `folder` that define what is called."""
-    package_folder = PACKAGE / folder
-    files = {path.stem: path for path in package_folder.glob("*.py")}
-    files |= {path.parent.name: path for path in package_folder.glob("*/__init__.py")}
-    definition = f"\ndef {_function(folder)}("
-    return sorted(n for n, path in files.items() if definition in path.read_text(encoding="utf-8"))
-
-
-def check_builder_name(folder: str, name: str, key: str) -> None:
-    """Raise UserMistake where nothing has this name; nothing is imported."""
-    if name.endswith(".py"):
-        if not Path(name).is_file():
-            raise UserMistake(f"{key} = {name!r}: no such file")
-        return
-    if folder == "monitors" and name in FORMER_MONITORS:
-        raise UserMistake(
-            f"{key} = {name!r}: it saw no collapse in time and is gone: leave it out"
-            " (docs/monitors.md)"
-        )
-    known = builder_names(folder)
-    if name not in known:
-        raise UserMistake(f"{key} = {name!r}: {nearest(name, known)} (or ./file.py)")
-
-
-def load_builder(folder: str, name: str, key: str) -> Any:
-    """The module of this name; `key` is the config key that names it, for error messages."""
-    check_builder_name(folder, name, key)
-    module: Any
-    if name.endswith(".py"):
-        module = import_file(name, f"{key} =")
-    else:
-        module = importlib.import_module(f"comas.{folder}.{name}")
-    if not callable(getattr(module, _function(folder), None)):
-        raise UserMistake(f"{key} = {name!r}: the file defines no `{CALLS[folder]}`")
-    return module
-
-
-def _function(folder: str) -> str:
-    """The name of the function that is called."""
-    return CALLS[folder].partition("(")[0]
-
-
 def check_trackers(names: Iterable[str]) -> None:
     """Raise UserMistake for what is no tracker, or misses its package, and for two whose files have
     one name, by which it is noted what each was sent; nothing is imported.
@@ -201,11 +216,9 @@ def check_trackers(names: Iterable[str]) -> None:
             raise UserMistake(
                 f"track = {name!r}: two trackers are called {called}: rename one of the files"
             )
-        if name.endswith(".py"):
-            check_builder_name("trackers", name, "track")
+        check_plugin_name("tracker", name, "track")
+        if names_file(name):
             continue
-        if name not in TRACKERS:
-            raise UserMistake(f"track = {name!r}: {nearest(name, TRACKERS)} (or ./file.py)")
         try:
             metadata.distribution(name)
         except metadata.PackageNotFoundError as error:
@@ -218,18 +231,18 @@ def check_trackers(names: Iterable[str]) -> None:
 # --- files of the user's own
 
 
-def import_file(name: str, kind: str) -> ModuleType:
-    """The module in the file `name`; `kind` says in errors what it was to be."""
+def import_file(name: str, named: str) -> ModuleType:
+    """The module in the file `name`; errors call it as it is `named`."""
     path = Path(name).resolve()
     spec = importlib.util.spec_from_file_location(f"{OWN}{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UserMistake(f"{kind} {name!r}: no such file")
+        raise UserMistake(f"{named}: no such file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except (SyntaxError, ImportError) as error:
-        raise UserMistake(f"{kind} {name!r} cannot be imported: {error}") from error
+        raise UserMistake(f"{named} cannot be imported: {error}") from error
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -237,7 +250,7 @@ def import_file(name: str, kind: str) -> ModuleType:
         unnamed = "__init__() takes 1 positional argument" in str(error)
         remedy = ": its fields are given by name, as in Task(name=...)" if unnamed else ""
         raise UserMistake(
-            f"{kind} {name!r} cannot be imported: {type(error).__name__}: {error}{where}{remedy}"
+            f"{named} cannot be imported: {type(error).__name__}: {error}{where}{remedy}"
         ) from error
     return module
 
@@ -271,7 +284,7 @@ def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
     """The tool of this name or file, with its options; an error for one that could not be called,
     or never be waited for.
     """
-    module = load_builder("tools", name, "tools")
+    module = load_plugin("tool", name, "tools")
     stem = Path(name).stem
     taken = filled(f"tool_options.{stem}", options.get(stem, {}), module.make)
     try:

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from comas.config.mistakes import explain, nearest, upgraded
-from comas.config.plugins import load_builder
+from comas.config.plugins import load_plugin, names_file
 from comas.hosts.keys import (
     ApiTable,
     HostTable,
@@ -106,7 +106,7 @@ def of_its_kind(name: str, table: Any) -> Any:
     kind = keys.get("kind")
     if not isinstance(kind, str):
         return keys
-    module = load_builder("hosts", os.path.expanduser(kind), f"hosts.{name}.kind")
+    module = load_plugin("host", os.path.expanduser(kind), f"hosts.{name}.kind")
     own_table: type[HostTable] = getattr(module, "Table", HostTable)
     if issubclass(HostConfig, own_table):
         return keys
@@ -687,7 +687,7 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if not variables and isinstance(address := host.get("api"), str) and not _is_here(address):
             yield f"hosts.{name}.api", address, "would send every discussion there"
         for key in OWN_FILES_OF_HOSTS:
-            if _is_file(target := host.get(key)):
+            if names_file(target := host.get(key)):
                 yield f"hosts.{name}.{key}", target, "would run the code in that file"
         # 1 and "yes" are read as true as well
         if host.get("trust_remote_code", False) is not False:
@@ -699,7 +699,7 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     # its method and its task are what the file is about
     for key in (key for key in OWN_FILES if key not in ("method", "task")):
         names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
-        if any(map(_is_file, names)):
+        if any(map(names_file, names)):
             yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"
@@ -755,11 +755,11 @@ def anchor_files(data: dict[str, Any], folder: Path) -> None:
     for table, keys in tables:
         for key in keys:
             value = table.get(key)
-            if _is_file(value):
+            if names_file(value):
                 table[key] = beside(value, folder)
             elif isinstance(value, list):
                 names = cast("list[Any]", value)
-                table[key] = [beside(name, folder) if _is_file(name) else name for name in names]
+                table[key] = [beside(name, folder) if names_file(name) else name for name in names]
 
 
 def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
@@ -771,11 +771,6 @@ def _tables(data: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
         return {}
     tables = cast("dict[str, Any]", below)
     return {name: table for name, table in tables.items() if isinstance(table, dict)}
-
-
-def _is_file(name: Any) -> TypeGuard[str]:
-    """Whether a name is that of a file of the user's own."""
-    return isinstance(name, str) and name.endswith(".py")
 
 
 def beside(name: str, folder: Path) -> str:

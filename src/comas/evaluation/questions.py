@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comas.config.plugins import keywords, load_plugin, with_tools
+from comas.config.plugins import keywords, load_plugin, names_file, with_tools
 from comas.config.schema import Config
 from comas.config.systems import independent, training_of
 from comas.evaluation.spec import EvaluationPlan, with_a_task
@@ -230,9 +230,9 @@ def run_digests(config: Config, asked: RunQuestions, sources: Mapping[str, str])
     """
 
     def plugin(name: str) -> str:
-        return disk.digest(Path(name)) if name.endswith(".py") else name
+        return disk.digest(Path(name)) if names_file(name) else name
 
-    own_tools = [name for name in config.tools if name.endswith(".py")]
+    own_tools = [name for name in config.tools if names_file(name)]
     digests = {"method": plugin(config.method), "task": plugin(config.task)}
     digests |= {f"tool {Path(name).name}": plugin(name) for name in own_tools}
     splits = {"training": asked.train, "validation": asked.validation, "held-out": asked.test}

@@ -16,6 +16,7 @@ from typing import Any
 
 from comas.config.mistakes import nearest
 from comas.config.plan import Plan
+from comas.config.plugins import names_file
 from comas.config.schema import from_here, settings_of, with_host_keys
 from comas.config.systems import (
     fixed_place,
@@ -154,7 +155,7 @@ def contents(plan: EvaluationPlan, teams: Mapping[str, Team]) -> dict[str, str]:
     if any(parts_of(setup)[0] == "game" for setup in plan.setups):
         own_files_named += [team.config.method for team in teams.values()]
     own_files_named += [tool for team in teams.values() for tool in team.config.tools]
-    own_files = {name: name for name in own_files_named if name.endswith(".py")}
+    own_files = {name: name for name in own_files_named if names_file(name)}
     return {
         f"contents of {name}": disk.digest(Path(place))
         for name, place in {**plan.files, **own_files}.items()
@@ -238,7 +239,7 @@ def placed(plan: EvaluationPlan) -> EvaluationPlan:
         },
         settings={key: from_here(key, value) for key, value in plan.settings.items()},
         data=str(Path(plan.data).resolve()) if plan.data else None,
-        files={name: str(Path(name).resolve()) for name in plugins if name.endswith(".py")},
+        files={name: str(Path(name).resolve()) for name in plugins if names_file(name)},
     )
 
 

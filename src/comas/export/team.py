@@ -21,6 +21,7 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, PackageLoader
 
+from comas.config.plugins import names_file
 from comas.config.policies import PolicyPlan, policies_of
 from comas.config.schema import Config, read
 from comas.config.systems import opened
@@ -170,7 +171,7 @@ def _plugins(job: Job) -> dict[str, Path]:
     plugins = [("method", job.config.method), ("task", job.config.task)]
     plugins += [("tool", tool) for tool in job.config.tools]
     for kind, plugin in plugins:
-        if not plugin.endswith(".py"):
+        if not names_file(plugin):
             continue
         path = Path(plugin).resolve()
         if not path.is_file():
@@ -202,7 +203,7 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
         table[kind] = _place_here(table[kind], plugins)
     table["tools"] = [_place_here(tool, plugins) for tool in job.config.tools]
     if "monitors" in table:
-        table["monitors"] = [name for name in table["monitors"] if not name.endswith(".py")]
+        table["monitors"] = [name for name in table["monitors"] if not names_file(name)]
     for policy, plan in reversed(list(job.plans.items())):  # a host's base is its first policy
         folder = f"./{policy}/{'adapter' if policy in job.adapters else 'model'}"
         host = table["hosts"][plan.host]

@@ -76,11 +76,6 @@ MAX_ROWS = 512
 """Rows that tiny models decode at once, and the most that others do by default."""
 
 
-def _current_name(engine: Any) -> Any:
-    """Runs from before engines had names say `torch` for what is `auto` now."""
-    return "auto" if engine == "torch" else engine
-
-
 def _device_name(device: str) -> str:
     """A name that torch could know; whether there is such a device is asked where it is used."""
     if re.fullmatch(r"[a-z]+(:\d+)?", device) is None:
@@ -99,7 +94,7 @@ class LocalTable(HostTable):
     """Rank of adapters, which count twice; None is 16, or that of an adapter that is the base."""
     targets: Annotated[list[str] | None, Key.OF_ADAPTERS] = Field(None, min_length=1)
     """Names of linear layers (or ends of names) that adapters change; None is all but the head."""
-    engine: Annotated[Place, BeforeValidator(_current_name), Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
+    engine: Annotated[Place, Key.OF_WEIGHTS, Key.OWN_FILE] = "auto"
     """Engine that samples: `hf`, `stacked`, `vllm`, or a file with `build(plan, models)`; auto is
     vllm where it is installed and there is one model of 50 million parameters or more on the first
     GPU, stacked for small plain Llamas of one shape on a CPU, otherwise hf.

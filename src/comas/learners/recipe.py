@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-OldLogprobs = Literal["recomputed", "first_pass", "sampled"]
+OldLogprobs = Literal["recomputed", "first_pass"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Recipe:
     tokens_per_pass: int = 8192
     """Padded tokens in one forward and backward pass: bounds memory, changes nothing else."""
     old_logprobs: OldLogprobs = field(default="recomputed", kw_only=True)
-    """The old policy: a forward pass of the learner, the forward pass that learns (the same policy
-    where a step has one update), or the engine's log-probs, whose gap is then part of the ratio.
+    """The old policy: a forward pass of the learner, or the forward pass that learns (the same
+    policy where a step has one update).
     """
     share_prompts: bool = field(default=False, kw_only=True)
     """Read rows that begin with the same prompt behind one copy of it, where the family can."""

@@ -142,8 +142,6 @@ class Step:
         self.method = method = weights.method
         self.policies = sorted(rows)
         self.owned = [(policy, row) for policy in self.policies for row in rows[policy]]
-        self.sampled = weights.recipe.old_logprobs == "sampled"
-        """Whether the old policy is what the engine reported."""
         self.updates_once = method.epochs == method.minibatches == 1
         """Whether there is only one update, whose policy is the old one."""
         self.gaps: dict[str, dict[str, float]] = {}
@@ -180,18 +178,10 @@ class Step:
     # --- the old policy
 
     def _recompute(self) -> None:
-        """Set `logprobs_T` of all rows: to the learner's own, of a step that takes only one update
-        from forward passes that are kept for its backward where that needs not too much memory; or
-        to what the engine reported, of rows whose words were given, which no engine has sampled, to
-        what the learner computes.
+        """Set `logprobs_T` of all rows to the learner's own; in a step that takes only one update,
+        from forward passes that are kept for its backward where that needs not too much memory.
         """
-        unsampled = self.owned
-        if self.sampled:
-            for _, row in self.owned:
-                if row.sampled_logprobs_T is not None:
-                    row.logprobs_T = row.sampled_logprobs_T.copy()
-            unsampled = [(p, row) for p, row in self.owned if row.sampled_logprobs_T is None]
-        elif self.updates_once and self._fits_in_a_pass():
+        if self.updates_once and self._fits_in_a_pass():
             parts = self.weights.parts(self.owned)
             chosen = [[self.owned[i] for i in part.rows] for part in parts]
             self.graphs = [
@@ -201,7 +191,7 @@ class Step:
             for rows, graph in zip(chosen, self.graphs, strict=True):
                 _take_own(rows, graph)
             return
-        for (_, row), own_T in zip(unsampled, logprobs(self.weights, unsampled), strict=True):
+        for (_, row), own_T in zip(self.owned, logprobs(self.weights, self.owned), strict=True):
             row.logprobs_T = own_T
 
     def _fits_in_a_pass(self) -> bool:
@@ -210,11 +200,7 @@ class Step:
         return padded <= self.weights.recipe.tokens_per_pass
 
     def _measure_gaps(self) -> None:
-        """Measure how far the engine is from the learner, where the old policy is the learner's
-        own.
-        """
-        if self.sampled:
-            return
+        """Measure how far the engine is from the learner, and correct where that is too far."""
         for policy in self.policies:
             with_logprobs = [(row, row.logprobs_T) for row in self.rows[policy]]
             self.gaps[policy], importance = gap_to_engine(
@@ -253,7 +239,7 @@ class Step:
 
     def _refresh(self, part: Sequence[Owned]) -> None:
         """Set `now_T` of these rows to their log-probs at this moment, where those have changed."""
-        if self.sampled or any(self.updates.values()):
+        if any(self.updates.values()):
             for (_, row), now_T in zip(part, logprobs(self.weights, part), strict=True):
                 row.now_T = now_T
 
@@ -272,9 +258,6 @@ class Step:
     ) -> dict[str, float]:
         """Add the gradients of the loss of these rows; loss per policy. `prepare` is called in each
         pass, before the terms of its rows are made.
-
-        The gap of a policy whose old policy is what the engine reported is measured along the way,
-        before its weights change.
         """
         weights = self.weights
         policies = list(dict.fromkeys(policy for policy, _ in owned))
@@ -284,9 +267,6 @@ class Step:
         of_rows: list[str] = []
         """The policy of each loss."""
         losses_of_passes: list[torch.Tensor] = []
-        unknown: dict[str, list[tuple[Row, np.ndarray]]] = {
-            policy: [] for policy in policies if self.sampled and policy not in self.gaps
-        }
         for n, part in enumerate(weights.parts(owned)):
             chosen = [owned[i] for i in part.rows]
             if self.graphs is None:
@@ -300,19 +280,12 @@ class Step:
             loss_B = terms_BT.sum(1) / uploaded(counts_B, terms_BT.device)
             weights.backward(chosen, part.packs, loss_B.sum())
             weights.meter.learnt(len(chosen))
-            if unknown:
-                logprobs = logprobs_BT.detach().cpu().numpy()
-                for (policy, row), own_T in zip(chosen, logprobs, strict=True):
-                    if policy in unknown:
-                        unknown[policy].append((row, own_T[: len(row.token_ids_T)]))
             of_rows += [policy for policy, _ in chosen]
             losses_of_passes.append(loss_B.detach())
         losses = dict.fromkeys(policies, 0.0)
         # read at the end: each look would wait for a GPU
         for policy, loss in zip(of_rows, _read(losses_of_passes), strict=True):
             losses[policy] += loss
-        for policy, of_policy in unknown.items():
-            self.gaps[policy], _ = gap_to_engine(policy, of_policy, weights.recipe)
         return losses
 
     def _terms(self, chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from comas.config.checks import check_training
 from comas.config.mistakes import explain, nearest
 from comas.config.plan import Plan, plan
-from comas.config.plugins import load_plugin, with_tools
+from comas.config.plugins import load_plugin, names_file, with_tools
 from comas.config.schema import anchor, beside, put, read
 from comas.evaluation import ways
 from comas.storage import files
@@ -478,7 +478,7 @@ def locate(study: StudyFile, folder: Path) -> None:
     """
 
     def place_of(plugin: str) -> str:
-        return beside(plugin, folder) if plugin.endswith(".py") else plugin
+        return beside(plugin, folder) if names_file(plugin) else plugin
 
     for name, measure in study.measures.items():
         if measure.setup is not None:
@@ -513,7 +513,7 @@ def pinned(value: Any, key: str = "") -> Any:
         return value
     if key == "setup":
         return with_plugin(value, pinned)
-    if value.endswith(".py") or (key == "data" and Path(value).exists()):
+    if names_file(value) or (key == "data" and Path(value).exists()):
         return digested(Path(value))
     return value
 

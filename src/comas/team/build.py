@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from comas.config.plan import Plan
-from comas.config.plugins import load_builder
+from comas.config.plugins import load_plugin
 from comas.config.schema import Config, HostConfig
 from comas.config.weights import HostWeights, model_below, weights_at
 from comas.game.agent import TeamMember
@@ -228,7 +228,7 @@ def check_places(plan: Plan) -> None:
         if table.elsewhere:
             ray.check(f"hosts.{name}")
             continue
-        module = load_builder("engines", table.engine, f"hosts.{name}.engine")
+        module = load_plugin("engine", table.engine, f"hosts.{name}.engine")
         if hasattr(module, "check"):
             module.check(f"hosts.{name}")
 
@@ -245,7 +245,7 @@ def _check_learners(config: Config, hosts: Mapping[str, Host]) -> None:
 
 def _build_host(table: HostConfig, plan: HostPlan[Any]) -> Host:
     """Have the module of its kind build a host."""
-    build: Builder = load_builder("hosts", table.built_by, f"hosts.{plan.name}.kind").build
+    build: Builder = load_plugin("host", table.built_by, f"hosts.{plan.name}.kind").build
     host = build(plan)
     if host.name != plan.name:
         raise UserMistake(

@@ -1,6 +1,6 @@
-"""Trackers: the libraries that take figures, a class each, and the hook that feeds one: the steps
-that it lacks when a run begins or goes on, then each step as it is written, and the accuracies
-before and after. Alarms are not sent: what they rest on is among the figures.
+"""Feed a tracker, a library that takes figures: a hook sends it the steps that it lacks when a run
+begins or goes on, then each step as it is written, and the accuracies before and after. Alarms are
+not sent: what they rest on is among the figures.
 
 A tracker of one's own is a file with `open(run) -> Sink`. The newest step that was sent is noted in
 `track/<tracker>.json` of the run: what `comas resume` drops and plays again is not sent again.
@@ -14,10 +14,7 @@ import contextlib
 import io
 import itertools
 import json
-import os
-import re
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,154 +173,3 @@ def _numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _numbers(rest, (*path, *names))
     elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
         yield path, float(value)
-
-
-# --- libraries
-
-
-class TensorBoard(Sink):
-    """Event files in the run's own folder; `tensorboard --logdir runs` finds them. Each process
-    writes one of its own, and purges what was not noted as sent.
-    """
-
-    def __init__(self, run: Tracked) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(run.folder), purge_step=run.sent + 1)
-
-    def step(self, number: int, figures: Mapping[str, float]) -> None:
-        for name, figure in figures.items():
-            self.writer.add_scalar(name, figure, number)
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class Trackio(Sink):
-    """A file of SQLite in its own folder (TRACKIO_DIR), or the Space or server that its environment
-    variables name; the run is that of this name and id in the project of TRACKIO_PROJECT.
-    """
-
-    def __init__(self, run: Tracked) -> None:
-        import trackio
-
-        self.run = trackio.init(
-            os.environ.get("TRACKIO_PROJECT", PROJECT),
-            f"{run.name}-{run.id[:8]}",
-            config=dict(run.config),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-
-    def step(self, number: int, figures: Mapping[str, float]) -> None:
-        self.run.log(dict(figures), step=number)
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-class Wandb(Sink):
-    """Weights & Biases: the project of WANDB_PROJECT, with the key in WANDB_API_KEY; with
-    WANDB_MODE=offline, files in the run's own folder for `wandb sync`.
-    """
-
-    FLUSH = 0.5
-    """Seconds after which W&B has written what was logged: so much is lost to it where the process
-    is killed and it is offline.
-    """
-
-    def __init__(self, run: Tracked) -> None:
-        import wandb
-
-        # nothing is told of the machine, whose it is, where things lie on it and what is installed
-        settings = wandb.Settings(
-            console="off",
-            quiet=True,
-            x_disable_stats=True,
-            x_transaction_log_flush_interval=self.FLUSH,
-            disable_git=True,
-            host="",
-            x_disable_meta=True,
-            x_disable_machine_info=True,
-            x_save_requirements=False,
-        )
-        self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=run.id,
-            name=run.name,
-            config=dict(run.config),
-            dir=run.folder,
-            resume="allow",
-            settings=settings,
-        )
-
-    def step(self, number: int, figures: Mapping[str, float]) -> None:
-        self.run.log(dict(figures), step=number, commit=True)
-
-    def measured(self, number: int, figures: Mapping[str, float]) -> None:
-        self.run.summary.update(dict(figures))  # W&B takes nothing more of a step that is past
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-class MLflow(Sink):
-    """Where MLFLOW_TRACKING_URI says, otherwise its own file mlflow.db in the current folder, in
-    the experiment of MLFLOW_EXPERIMENT_NAME; the run is found again by a tag.
-    """
-
-    TAG = "comas.id"
-    ENTRIES = 100
-    """That MLflow takes at once, of parameters; of metrics ten times as many."""
-    VALUE = 500
-    """Characters of a parameter that every store takes."""
-
-    def __init__(self, run: Tracked) -> None:
-        import mlflow
-        from mlflow.entities import Param
-
-        experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-        self.client = mlflow.MlflowClient()
-        experiment_id = experiment.experiment_id
-        earlier_runs = self.client.search_runs([experiment_id], f"tags.`{self.TAG}` = '{run.id}'")
-        stored = earlier_runs[0] if earlier_runs else None
-        if stored is None:
-            stored = self.client.create_run(
-                experiment_id, tags={self.TAG: run.id}, run_name=run.name
-            )
-            entries = run.config.items()
-            params = [Param(_allowed(key), str(value)[: self.VALUE]) for key, value in entries]
-            for start in range(0, len(params), self.ENTRIES):
-                part = params[start : start + self.ENTRIES]
-                self.client.log_batch(stored.info.run_id, params=part)
-        self.run_id = stored.info.run_id
-        self.client.update_run(self.run_id, status="RUNNING")
-
-    def step(self, number: int, figures: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        metrics = [Metric(_allowed(name), x, now, number) for name, x in figures.items()]
-        for start in range(0, len(metrics), 10 * self.ENTRIES):
-            part = metrics[start : start + 10 * self.ENTRIES]
-            self.client.log_batch(self.run_id, metrics=part)
-
-    def close(self) -> None:
-        self.client.set_terminated(self.run_id)
-
-
-def _allowed(name: str) -> str:
-    """A name without what MLflow does not allow in it, such as the @ of pass@1."""
-    return re.sub(r"[^\w.\-/ ]", "_", name)
-
-
-SHIPPED: Mapping[str, Callable[[Tracked], Sink]] = {
-    "mlflow": MLflow,
-    "tensorboard": TensorBoard,
-    "trackio": Trackio,
-    "wandb": Wandb,
-}
-"""Name of a tracker, of its package and of the extra that brings it -> what opens it."""

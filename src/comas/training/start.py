@@ -16,7 +16,7 @@ from typing import Any
 from comas import memory
 from comas.config.checks import check_room, check_training, unused_max_tokens
 from comas.config.plan import Plan, plan
-from comas.config.plugins import check_trackers, load_builder
+from comas.config.plugins import check_trackers, load_plugin
 from comas.config.rehearsal import rehearse
 from comas.config.schema import CHANGES, Config, checked, read, values_of, with_host_keys
 from comas.hooks import Hook, Hooks, Progress, hooks_of
@@ -27,7 +27,7 @@ from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team import spending
 from comas.team.build import assemble, check_places, team_without_models
-from comas.trackers.sink import SHIPPED, Tracker
+from comas.trackers.sink import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result, nothing_left, result_of
@@ -99,8 +99,7 @@ def tracked(hooks: Hooks, names: Sequence[str]) -> Hooks:
     check_trackers(names)
     trackers: list[Hook] = []
     for name in dict.fromkeys(names):
-        opened = SHIPPED.get(name) or load_builder("trackers", name, "track").open
-        tracker = Tracker(name, opened)
+        tracker = Tracker(name, load_plugin("tracker", name, "track").open)
         tracker.tell = hooks.note
         trackers.append(tracker)
     # first: what they tell at the end is told while the others still listen

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.config.plugins import load_builder
+from comas.config.plugins import load_plugin
 from comas.config.schema import Config
 from comas.game.play import GameContext
 from comas.hooks import Alarm
@@ -36,7 +36,7 @@ def load_monitors(names: Sequence[str]) -> dict[str, Monitor]:
     """Name -> monitor; an error for a name that is none."""
     monitors: dict[str, Monitor] = {}
     for name in names:
-        module = load_builder("monitors", name, "monitors")
+        module = load_plugin("monitor", name, "monitors")
         monitor = module.watch()
         if not isinstance(monitor, Monitor):
             raise UserMistake(f"monitors = {name!r}: watch() has to return a Monitor")
