@@ -76,6 +76,9 @@ def _show(result: Preflight) -> None:
     minutes = result.step_minutes
     minutes_text = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
     facts.add_row("minutes to answer a step eight times", minutes_text)
+    if result.tokens and result.seconds:
+        speed = f"{result.tokens / result.seconds:,.0f}"
+        facts.add_row("tokens per second, measured here", speed)
     console.print(facts)
     if result.readable < 1.0:
         console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)
