@@ -197,7 +197,12 @@ def use_threads(count: int | None) -> None:
     """
     import torch
 
-    torch.set_num_threads(count or _threads_wished() or usable_cpus())
+    torch.set_num_threads(threads_of(count))
+
+
+def threads_of(count: int | None) -> int:
+    """The threads that `use_threads` sets."""
+    return count or _threads_wished() or usable_cpus()
 
 
 def _threads_wished() -> int | None:
@@ -327,7 +332,7 @@ def process_facts(hosts: Mapping[str, Host]) -> dict[str, Any]:
     if commit := _commit():
         facts["commit"] = commit
     facts |= {name: version_of(name) for name in ("torch", "transformers", "tokenizers", "numpy")}
-    facts["processor"] = _processor()
+    facts["processor"] = processor()
     facts["threads"] = torch.get_num_threads()
     host_facts = {name: host.facts() for name, host in hosts.items()}
     devices = sorted(
@@ -371,7 +376,7 @@ def _commit() -> str | None:
     return revision.stdout.strip()
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's name, as far as it can be learnt."""
     model_names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     if model_names:

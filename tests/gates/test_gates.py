@@ -99,7 +99,7 @@ WALLS = {
     "config": "engines game hosts learners machine models objective program seams storage sync types",
     "display": "evaluation hooks stats storage team types",
     "engines": "seams sync types",
-    "evaluation": "answers config game hooks hosts machine memory methods models objective program questions"
+    "evaluation": "answers config game hooks hosts learners machine memory methods models objective program questions"
     " setups signals stats storage sync tasks team testing types",
     "export": "config evaluation learners models program stats storage types",
     "memory": "config engines hosts learners machine models types",

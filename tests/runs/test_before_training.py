@@ -157,7 +157,8 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_it_took(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
     assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 0
-    peak, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
+    rate, peak, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
+    assert rate == "lr:     0.001 (set by lr)"
     assert re.match(r"memory: \d\.\d GB at the peak, measured with \d+ discussions and ", peak)
     assert peak.endswith("10.0 GB free on the CPU")
     assert re.match(r"time:   about .* per step \(sampling \d+%, learning \d+%, replies of ", hours)

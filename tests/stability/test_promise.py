@@ -1,5 +1,5 @@
 """What docs/stability-promise.md promises: names, signatures, verbs and keys of `public.json` are
-there, and a run, a method and a config of 0.1.0 are read.
+there, a run, a method and a config of 0.1.0 are read, and a run of today by what comes later.
 
 `python -m tests.stability.test_promise` writes `public.json` anew, for a release that may change
 it: what is new is added by that, and what is gone has to be in the changelog.
@@ -34,7 +34,10 @@ from tests.support.command import run as command
 
 HERE = Path(__file__).parent
 PUBLIC = HERE / "public.json"
-RUN = HERE / "run-0.1.0"
+STEPS = {"run-0.1.0": 1, "run-0.2.0": 2}
+"""Folder of a run of two agents, as that version wrote it -> steps that it has; the first is from
+before folders had a format.
+"""
 
 
 def public() -> dict[str, Any]:
@@ -96,18 +99,22 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"\n## {comas.__version__}" in (root / "CHANGELOG.md").read_text()
 
 
+@pytest.fixture(params=STEPS)
+def recorded(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A run of two agents that 0.1.0 has trained for a step, before folders had a format."""
-    return shutil.copytree(RUN, tmp_path / "old")
+def old(recorded: str, tmp_path: Path) -> Path:
+    return shutil.copytree(HERE / recorded, tmp_path / "old")
 
 
 def test_an_old_run_is_read(
-    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    old: Path, recorded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(old.parent)
     assert command(["report", "old", "--json"], monkeypatch) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == STEPS[recorded]
     assert command(["report", "old", "--discussions", "--limit", "1"], monkeypatch) == 0
     assert "solution" in capsys.readouterr().out
     assert command(["view", "old", "--html", "page.html"], monkeypatch) == 0
@@ -115,12 +122,14 @@ def test_an_old_run_is_read(
     assert command(["eval", "old", "--limit", "2", "--out", "exam"], monkeypatch) == 0
 
 
-def test_an_old_run_goes_on(old: Path) -> None:
-    result = comas.resume(old, steps=2)
-    assert result.steps == 2
+def test_an_old_run_goes_on(old: Path, recorded: str) -> None:
+    steps = STEPS[recorded] + 1
+    result = comas.resume(old, steps=steps)
+    assert result.steps == steps
     assert json.loads((old / "commit.json").read_text())["format"] == FORMAT
 
 
+@pytest.mark.parametrize("recorded", ["run-0.2.0"])
 def test_a_run_of_a_later_format_is_one_line_and_stays_as_it_is(old: Path) -> None:
     later = {"format": FORMAT + 1, "step": 1, "metrics_bytes": 3111, "best": None}
     (old / "commit.json").write_text(json.dumps(later))

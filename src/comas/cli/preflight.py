@@ -6,6 +6,8 @@ Leaves out: asking and figures (`comas.evaluation.preflight`).
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from comas.cli.output import Json, print_json, print_note, split
+from comas.config.systems import is_run
 from comas.display import clean, watcher
-from comas.evaluation.preflight import Preflight, run_preflight
+from comas.evaluation.preflight import P_TRUE, Advice, Preflight, run_preflight
+from comas.program import command
 from comas.stats import Interval, spelt
 
 Asked = Annotated[
@@ -51,8 +55,32 @@ def preflight(
         result = run_preflight(bases, settings, questions, answers, not no_labels, hook, minutes)
     if json_:
         print_json(ctx, result.record())
+        return
+    _show(result)
+    keys = [argument for argument in arguments or () if argument not in bases]
+    if training := training_with(result.methods, bases, keys):
+        print(f"next: {command()} {training}")
+
+
+def training_with(
+    methods: Sequence[Advice], bases: Sequence[str], keys: Sequence[str]
+) -> str | None:
+    """Write the arguments of the training that is advised most, without labels; None where nothing
+    is, or where the team is not copies of one model.
+    """
+    if len(bases) != 1 or bases[0].endswith(".toml") or is_run(bases[0]):
+        return None
+    verdicts = {advice.method: advice.verdict for advice in methods}
+    if verdicts.get(f"comas {P_TRUE}") == "can learn":
+        chosen = ["method=comas", "agents=2"]
+    elif verdicts.get("ttrl") == "may learn":
+        chosen = ["method=ttrl", "agents=1"]
     else:
-        _show(result)
+        return None
+    given = {key.partition("=")[0] for key in keys}
+    rate = [] if "lr" in given else ["lr=1e-4"]  # measured for 0.5B (docs/pretrained.md)
+    own = [pair for pair in [*chosen, *rate] if pair.partition("=")[0] not in given]
+    return shlex.join(["train", f"base={bases[0]}", *keys, *own])
 
 
 def _show(result: Preflight) -> None:
@@ -67,7 +95,10 @@ def _show(result: Preflight) -> None:
     facts = Table(show_header=False, box=None)
     facts.add_row("answers that can be read", f"{result.readable:.2f}")
     facts.add_row("cut at the token limit", f"{result.cut:.2f}")
-    facts.add_row("different answers per question", f"{result.distinct:.1f}")
+    compared = (
+        f"{result.distinct:.1f} of {result.answers}; where it is 1, nothing is left to compare"
+    )
+    facts.add_row("different answers per question", compared)
     facts.add_row("held by the majority", f"{result.majority:.2f}")
     facts.add_row("questions with dissent", f"{result.dissent:.2f}")
     if result.truth is not None:
@@ -76,6 +107,9 @@ def _show(result: Preflight) -> None:
     minutes = result.step_minutes
     minutes_text = "not known" if math.isnan(minutes) else f"{minutes:.1f}"
     facts.add_row("minutes to answer a step eight times", minutes_text)
+    if result.tokens and result.seconds:
+        speed = f"{result.tokens / result.seconds:,.0f}"
+        facts.add_row("tokens per second, measured here", speed)
     console.print(facts)
     if result.readable < 1.0:
         console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)

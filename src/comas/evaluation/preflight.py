@@ -24,6 +24,7 @@ from typing import Any, Literal, cast, get_args
 from comas.config.checks import check_room
 from comas.config.plan import Plan, plan
 from comas.config.schema import read, settings_from
+from comas.evaluation.forecast import forecast, spelt
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import accepts
@@ -258,6 +259,7 @@ def run_preflight(
     if count < FEW:
         hook.note(few(count))
     planned = with_dtypes(planned, hook.note)
+    hook.note(forecast(planned, count, answers, JUDGED))
     hook.working(Progress("loading"))
     team = asked(planned)
     try:
@@ -301,9 +303,8 @@ async def _played(
                 expected = len(rest) * per_question
                 pulse.turn_to("asking", expected=expected, certainty="at most")
         if rest:
-            left = each * len(rest) / 60
-            shown = f"{left:.0f} minutes" if left >= 1.5 else f"{60 * left:.0f} seconds"
-            pulse.hook.note(f"about {shown} for the other {len(rest)} questions")
+            left = spelt(each * len(rest))
+            pulse.hook.note(f"about {left} for the other {len(rest)} questions")
             episodes += await play_all(context, rest, "preflight")
     return episodes
 

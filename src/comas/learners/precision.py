@@ -133,6 +133,14 @@ def bfloat16_speed(folder: str, trust_remote_code: bool = False) -> float:
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
 
+def operations_per_second(half: bool) -> float:
+    """Multiplications and additions per second of one thread, in products with an MLP's weights, in
+    bfloat16 or in float32.
+    """
+    seconds = fastest((WIDEST, WIDEST))[torch.bfloat16 if half else torch.float32]
+    return 4 * TOKENS * WIDEST * WIDEST / seconds
+
+
 @contextmanager
 def one_thread() -> Iterator[int]:
     """Have torch compute with one thread in this process; gives how many it had, and has again."""

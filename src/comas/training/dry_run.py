@@ -8,11 +8,12 @@ accuracy, which a run adds to its steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from comas import memory
+from comas.config.plan import ADAPTER_RATE, Plan
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
 from comas.game.play import GameContext, play_all, settle_all
@@ -45,7 +46,7 @@ class DryRun:
     config: Config
     """Resolved."""
     lines: tuple[str, ...]
-    """Memory, time and disk, a line each."""
+    """Learning rate, memory, time and disk, a line each."""
     data: dict[str, Any]
     """Memory, time and disk as JSON."""
 
@@ -55,6 +56,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     what training would refuse.
     """
     ready = prepare(config, note)
+    rates = "; ".join(learning_rates(config, ready.plan))
     config = ready.plan.config
     team = build_team(ready.plan, hosts=stand_ins(ready.plan))
     try:
@@ -92,11 +94,13 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     checkpoint = planned.checkpoint
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
     out_folder, free = memory.free_disk(config.out)
+    speed = f", {pace.speed:,.0f} tokens/s measured now" if pace.speed else ""
     lines = (
+        f"lr:     {rates}",
         f"memory: {peak / 1e9:.1f} GB at the peak, measured with {len(pace.episodes)} discussions"
         f" and {learnt:,} tokens to learn from; {estimated}",
         f"time:   about {spoken(step)} per step (sampling {sampling / step:.0%}, learning"
-        f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens),"
+        f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens{speed}),"
         f" {spoken(step * config.steps)} for {config.steps} steps, measuring not counted",
         f"disk:   {size} per checkpoint, at most {memory.KEPT_CHECKPOINTS} at once in"
         f" {out_folder}, {free / 1e9:.1f} GB free",
@@ -109,6 +113,37 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         "step_tokens": pace.reply * turns,
     }
     return DryRun(config, lines, data)
+
+
+def learning_rates(config: Config, plan: Plan) -> Iterator[str]:
+    """Say each learning rate of a plan, and where this config has it from."""
+    preset = plan.method.presets.get(plan.config.preset or "", {})
+    hosts_of: dict[str, list[str]] = {}
+    for name in dict.fromkeys(policy.host for policy in plan.policies if policy.learns):
+        if all(policy.lr for policy in plan.at(name) if policy.learns):
+            continue
+        host = plan.config.hosts[name]
+        tiny = all(policy.source.tiny for policy in plan.at(name))
+        if name in config.hosts and config.hosts[name].lr is not None:
+            source = f"set by hosts.{name}.lr"
+        elif config.lr is not None:
+            source = "set by lr"
+        elif "lr" in preset:
+            source = f"preset {plan.config.preset}"
+        elif tiny:
+            source = "recipe of the tiny models"
+        else:
+            times = f", {ADAPTER_RATE:g} times for adapters" if host.learner == "adapters" else ""
+            source = f"recipe of task {plan.task.name}{times}"
+        rate = host.lr or plan.config.lr
+        hosts_of.setdefault(f"{rate:g} ({source})", []).append(name)
+    for said, names in hosts_of.items():
+        yield said if len(hosts_of) == 1 else f"{said} at {', '.join(names)}"
+    own = {policy.name: policy.lr for policy in plan.policies if policy.learns and policy.lr}
+    for policy, rate in own.items():
+        yield f"{rate:g} for {policy} (set by its agent)"
+    if not hosts_of and not own:
+        yield "none: nobody learns"
 
 
 def _is_alone(context: GameContext, episodes: Sequence[Episode], samples: int) -> bool:
@@ -163,6 +198,10 @@ class Pace:
     """Seconds of one discussion, with replies as long as they are going to be."""
     reply: float
     """Mean tokens of those."""
+    speed: float | None = None
+    """Generated tokens per second beyond the first few of each reply; None where that could not be
+    told.
+    """
 
 
 def capped(context: GameContext, tokens: int) -> GameContext:
@@ -202,7 +241,8 @@ async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:
     seconds = ended - between
     token = max(0.0, seconds - (between - began)) / more if more > 0 else 0.0
     seconds += token * max(0.0, expected - generated)
-    return Pace(episodes, seconds / len(episodes), expected / len(turns))
+    speed = 1 / token if token else None
+    return Pace(episodes, seconds / len(episodes), expected / len(turns), speed)
 
 
 def spoken(seconds: float) -> str:
