@@ -19,8 +19,10 @@ import pytest
 from rich.console import Console
 
 import comas
+from comas.cli.preflight import training_with
 from comas.display import Display, amount
 from comas.evaluation.preflight import (
+    P_TRUE,
     Advice,
     Judged,
     Judgement,
@@ -54,6 +56,7 @@ QUESTIONS = [
     pick.make_question(offer, int(key.split()[-1]), "three")
     for offer, key in zip(OFFERS, RIGHTS, strict=True)
 ]
+COMAS = f"comas {P_TRUE}"
 WRONG = "4 + 6 = 10 + 1 = 11"
 
 
@@ -269,6 +272,26 @@ def test_the_command_prints_tables_for_people(
     assert "questions with dissent" in said
     assert "p_true after criticism" in said
     assert "rlvr: " in said
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "base", "keys", "trains"),
+    [
+        ({COMAS: "can learn"}, "org/m", ["task=sums"], "task=sums method=comas agents=2 lr=1e-4"),
+        ({COMAS: "can learn"}, "org/m", ["agents=4", "lr=1e-5"], "agents=4 lr=1e-5 method=comas"),
+        ({COMAS: "can learn", "ttrl": "may learn"}, "tiny", [], "method=comas agents=2"),
+        ({COMAS: "not known", "ttrl": "may learn"}, "tiny", [], "method=ttrl agents=1"),
+        ({COMAS: "will not", "ttrl": "will not", "rlvr": "can learn"}, "org/m", [], None),
+        ({COMAS: "can learn"}, "mine.toml", [], None),
+    ],
+)
+def test_what_is_advised_ends_as_a_command(
+    verdicts: dict[str, Any], base: str, keys: list[str], trains: str | None
+) -> None:
+    methods = [Advice(method, verdict, "") for method, verdict in verdicts.items()]
+    found = training_with(methods, [base], keys)
+    assert found == (trains and f"train base={base} {trains}")
+    assert training_with(methods, [base, base], keys) is None
 
 
 def test_ctrl_c_is_told_in_a_word(

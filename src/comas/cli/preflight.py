@@ -18,6 +18,7 @@ from comas.cli.output import Json, print_json, print_note, split
 from comas.config.systems import is_run
 from comas.display import clean, watcher
 from comas.evaluation.preflight import P_TRUE, Advice, Preflight, run_preflight
+from comas.models.sources import is_shipped
 from comas.program import command
 from comas.stats import Interval, spelt
 
@@ -77,9 +78,10 @@ def training_with(
         chosen = ["method=ttrl", "agents=1"]
     else:
         return None
+    if not is_shipped(bases[0]):
+        chosen.append("lr=1e-4")  # measured for 0.5B (docs/pretrained.md)
     given = {key.partition("=")[0] for key in keys}
-    rate = [] if "lr" in given else ["lr=1e-4"]  # measured for 0.5B (docs/pretrained.md)
-    own = [pair for pair in [*chosen, *rate] if pair.partition("=")[0] not in given]
+    own = [pair for pair in chosen if pair.partition("=")[0] not in given]
     return shlex.join(["train", f"base={bases[0]}", *keys, *own])
 
 
