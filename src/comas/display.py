@@ -273,6 +273,9 @@ class Lines(Quiet):
         """Steps of the run."""
         self.tokens: int | None = None
         """With which the run ends."""
+        self.room: Mapping[str, int] = {}
+        """Role -> tokens that a reply may have, where that is not `longest`."""
+        self.longest = 0
         self.steps: list[float] = []
         """Seconds of those of this process."""
         self.games = 0
@@ -289,6 +292,8 @@ class Lines(Quiet):
         config = team.config
         self.total = config.steps
         self.tokens = config.tokens
+        self.room = team.plan.room
+        self.longest = config.max_tokens
         self.began = self.last_line_at = time.monotonic()
         method = f"{config.method}/{config.preset}" if config.preset else config.method
         self._say(f"{len(team.members)} agents, {method}, in {run.path}")
@@ -346,9 +351,19 @@ class Lines(Quiet):
         rewards = metrics.get("rewards", {}).items()
         reward = " ".join(f"{role} {value:+.2f}" for role, value in rewards)
         parts = [f"{tokens}; reward {reward}", *varied(metrics.get("variety", {}))]
+        parts.append(self._lengths(metrics.get("lengths", {})))
         parts += [*lost(metrics.get("replies", ())), self.left]
         facts = "; ".join(filter(None, parts))
         self._say(f"{done}: {span(self.last_line_at - self.began)}, {facts}")
+
+    def _lengths(self, lengths: Mapping[str, float | None]) -> str:
+        """Say how long replies were, beside how long they may be."""
+        of_roles = ", ".join(
+            f"{role} {mean:,.0f} of {self.room.get(role, self.longest):,}"
+            for role, mean in lengths.items()
+            if mean is not None
+        )
+        return f"tokens a reply {of_roles}" if of_roles and self.longest else ""
 
     def _number(self, step: int) -> str:
         """The number of a step, from 1 on; a run that tokens end has no last one."""

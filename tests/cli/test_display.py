@@ -185,13 +185,23 @@ def test_the_first_lines_name_the_method_and_what_is_paid_to_whom(
     for preset in ("stable", None):
         out = StringIO()
         config = SimpleNamespace(
-            method="mine.py", preset=preset, steps=1, tokens=None, options={"evaluate": evaluate}
+            method="mine.py",
+            preset=preset,
+            steps=1,
+            tokens=None,
+            options={"evaluate": evaluate},
+            max_tokens=512,
         )
         method = SimpleNamespace(rewards={"solution": "its score", "evaluation": "the opposite"})
-        team = SimpleNamespace(config=config, method=method, members=[1, 2])
+        plan = SimpleNamespace(room={"evaluation": 64})
+        team = SimpleNamespace(config=config, method=method, members=[1, 2], plan=plan)
         lines = Lines(Console(file=out, width=200))
         lines.begin(cast(Any, SimpleNamespace(path=tmp_path)), cast(Any, team), 0)
+        lengths = {"solution": 27.4, "evaluation": 3.0, "scoring": None}
+        metrics = {"step": 0, "seconds": 1.0, "tokens": 9, "step_tokens": 9, "lengths": lengths}
+        lines.step(metrics, [])
         said.append(out.getvalue())
+    assert all("tokens a reply solution 27 of 512, evaluation 3 of 64\n" in text for text in said)
     assert said[0].startswith("2 agents, mine.py/stable, in ")
     assert said[1].startswith("2 agents, mine.py, in ")
     assert all("solution is rewarded with its score" in text for text in said)

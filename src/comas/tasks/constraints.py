@@ -243,7 +243,7 @@ def read_question(prompt: str) -> tuple[Form, Facts] | None:
 
 
 def conditions(question: Question) -> list[str]:
-    """What an answer has to fulfil, a sentence for each condition, from the question's text alone;
+    """Sentences that say what an answer has to fulfil, one per condition, from the question alone;
     none where that is no question of this task.
     """
     asked = read_question(question.prompt)
