@@ -257,7 +257,7 @@ def test_an_evaluation_that_is_stopped_says_how_to_go_on(kind: int, tmp_path: Pa
         "--setups",
         "vote:votes=2",
         "--limit",
-        "256",
+        "1024",  # several times what is played at once
         "--out",
         str(tmp_path / "e"),
         "agents=1",
