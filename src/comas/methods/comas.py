@@ -186,12 +186,17 @@ async def criticise(
 
 async def own_answer(question: Question, about: Turn, judge: Agent, task: Task) -> Quoted | None:
     """Have a judge answer the question without the work that `about` said; None where the answer
-    cannot be read.
+    cannot be read. `info["agrees"]` tells whether it is that of the work.
     """
     prompt = words(WORDING, task, "solution", question=question.prompt, history="")
     own = await judge.ask("blind", prompt, about=about)
-    own.info["readable"] = given(question, own, task) is not None
-    return defuse(task.shown(question, own.text)) if own.info["readable"] else None
+    answer = given(question, own, task)
+    own.info["readable"] = answer is not None
+    if answer is None:
+        return None
+    work = given(question, about, task)
+    own.info["agrees"] = work is not None and task.same(answer, work)
+    return defuse(task.shown(question, own.text))
 
 
 def _about_work(
