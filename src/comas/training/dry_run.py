@@ -32,8 +32,10 @@ replies are told apart.
 """
 SEVERAL = 4
 """Discussions from which it is seen whether rewards are compared with others."""
-PATIENCE = 3.0
-"""Seconds of a play above which no larger one follows."""
+PATIENCE = 20.0
+"""Seconds of a play above which no larger one follows. It is not less, since a batch of few
+discussions costs several times as much for each of them as a full one.
+"""
 
 Play = Callable[[int, int], Awaitable[list[Episode]]]
 """Play so many discussions with replies of at most so many tokens."""
