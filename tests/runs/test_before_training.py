@@ -355,7 +355,7 @@ def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch)
         return [Episode(f"e{i}", Question(id="q", prompt="?"), [turn]) for i in range(number)]
 
     found = run_sync(pace.pace_of(play, 100, lambda _: 200))
-    assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32)]
+    assert sizes == [(1, 8), (1, 32), (4, 8), (4, 32), (16, 8), (16, 32)]
     assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
     assert found.reply == 200
 
