@@ -235,7 +235,8 @@ def draw_judge(agents: Sequence[Agent], rng: random.Random, role: str, *barred: 
 def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True) -> None:
     """Reward a solution and its criticism against each other.
 
-    An unreadable score gives its scorer -1 and settles nothing else.
+    An unreadable score gives its scorer -1 and settles nothing else; one that is weighed can
+    always be read, and has no reward.
     """
     for episode in episodes:
         turns = by_id(episode)
@@ -243,7 +244,8 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         scores: dict[str, list[float | None]] = {solution.id: [] for solution in solutions}
         for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
-            scoring.reward = -1.0 if score is None else 0.0
+            if "weights" not in scoring.info:  # weighings are not learnt: all have the same reward
+                scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]
             if judged.role == "evaluation":
                 judged.reward = None if score is None else 1.0 - (score - 1) / 2
@@ -276,7 +278,7 @@ ROLES = {
         "answer", reward="the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0"
     ),
     "evaluation": Role("judge", reward="the opposite: 1 minus that"),
-    "scoring": Role("judge", reward="0; -1 for a score that cannot be read"),
+    "scoring": Role("judge", reward="0; -1 for a score that cannot be read; none if weighed"),
     "blind": Role("other"),
 }
 method = Method(
