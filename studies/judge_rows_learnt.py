@@ -1,5 +1,5 @@
-"""CoMAS whose judges' weighings are learnt: their reward is the same for all, so that only a KL acts
-on them.
+"""CoMAS whose judges' weighings are learnt: their reward is the same for all, so that only a KL
+acts on them.
 """
 
 from __future__ import annotations
