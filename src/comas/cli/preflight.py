@@ -124,7 +124,7 @@ def _show(result: Preflight) -> None:
     for head in heads:
         table.add_column(head, no_wrap=True)
     for row in result.judges:
-        cells = [row.way, str(row.n), f"{row.unreadable:.2f}"]
+        cells = [row.mode, str(row.n), f"{row.unreadable:.2f}"]
         cells += [_number(row.accepts_majority), _number(row.accepts_rarest)]
         cells += [_span(row.prefers), _span(row.j), _number(row.information)]
         if result.truth is not None:

@@ -34,8 +34,8 @@ import numpy as np
 
 from comas.evaluation.games import revisions
 from comas.evaluation.report import Cell, GameRecord, label
+from comas.evaluation.setups import only_played
 from comas.evaluation.spec import CROSS
-from comas.evaluation.ways import only_played
 from comas.game.agent import Agent, TeamMember
 from comas.game.moves import facing
 from comas.stats import (

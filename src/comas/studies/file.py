@@ -27,7 +27,8 @@ from comas.config.mistakes import explain, nearest
 from comas.config.plan import Plan, plan
 from comas.config.plugins import load_plugin, names_file, with_tools
 from comas.config.schema import anchor, beside, put, read
-from comas.evaluation import ways
+from comas.evaluation.setups import check_playable, check_roles_taken, chosen_setup
+from comas.evaluation.setups import parts_of as setup_parts
 from comas.storage import files
 from comas.storage.records import flat
 from comas.team.build import team_without_models
@@ -427,9 +428,9 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         planned = replace(planned, task=task)
     team = team_without_models(planned)  # without weights, which may not be on this machine
-    chosen = ways.chosen_setup(str(measure.setup), team)
-    ways.check_playable(chosen, team.task)
-    ways.check_roles_taken(chosen, team.members)
+    chosen = chosen_setup(str(measure.setup), team)
+    check_playable(chosen, team.task)
+    check_roles_taken(chosen, team.members)
 
 
 def check_claims(study: StudyFile, settings: Sequence[Setting]) -> None:
@@ -497,7 +498,7 @@ def locate(study: StudyFile, folder: Path) -> None:
 
 def with_plugin(setup: str, rename: Callable[[str], str]) -> str:
     """A setup with its name or file written in another way, and its options."""
-    plugin, *options = ways.parts_of(setup)
+    plugin, *options = setup_parts(setup)
     return ":".join((rename(plugin), *options))
 
 
