@@ -115,9 +115,9 @@ def _show(result: Preflight) -> None:
     console.print(facts)
     if result.readable < 1.0:
         console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)
-    heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 99 %", "J, 95 %"]
+    heads = ["verdict by", "n", "unreadable", "majority", "rarest", "prefers, 99 %", "J, 95 %"]
     heads += ["r squared"]
-    heads += ["labels", "right, 99 %"] if result.truth is not None else []
+    heads += ["AUC", "right, 99 %"] if result.truth is not None else []
     table = Table(
         title="how far a work of the majority is accepted, and one of the rarest other answer"
     )

@@ -646,7 +646,7 @@ def advice(result: Preflight) -> list[Advice]:
         why = f"with {telling[0]} its judges know which majorities to trust"
         votes = Advice("comas_votes", "can learn", why)
     else:
-        why = "its judges have to learn first, and until then its gate opens by chance"
+        why = "its judges have to learn first; until then they accept majorities by chance"
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:

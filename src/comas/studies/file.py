@@ -154,12 +154,12 @@ def read_file(path: Path) -> StudyFile:
 
 
 @contextmanager
-def naming(place: str) -> Generator[None]:
+def naming(where: str) -> Generator[None]:
     """Say of a mistake that is found in here where it is."""
     try:
         yield
     except UserMistake as error:
-        raise UserMistake(f"{place}: {error}") from error
+        raise UserMistake(f"{where}: {error}") from error
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -348,10 +348,10 @@ def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[tuple[str, Ke
         yield full_name, over(own_keys, nested(point)), trained
 
 
-def _check_ours(place: str, keys: Keys) -> None:
+def _check_ours(where: str, keys: Keys) -> None:
     for key in keys:
         if key in OURS:
-            raise UserMistake(f"{place}: {key} is set for all settings alike, by {OURS[key]}")
+            raise UserMistake(f"{where}: {key} is set for all settings alike, by {OURS[key]}")
 
 
 def nested(table: Mapping[str, Any]) -> Keys:
@@ -383,9 +383,9 @@ WRITTEN = (
 """Keys of a line of metrics.jsonl besides the metrics of a step."""
 
 
-def check_named(what: str, name: str, known: Iterable[str]) -> None:
+def check_named(what: str, name: str, available: Iterable[str]) -> None:
     """An error with the nearest name where there is none of this name."""
-    names = list(known)
+    names = list(available)
     if name not in names:
         raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
 
