@@ -26,7 +26,7 @@ async def play(question, agents, rng, task, *, drafts: int = 4):
     async with asyncio.TaskGroup() as group:
         drafted = [group.create_task(draft(question, task, author, peer)) for peer in peers]
     solutions = [d.result() for d in drafted]
-    return next((s for s in solutions if s.info["said"] == "right"), solutions[0]).text
+    return next((s for s in solutions if s.info["verdict"] == "right"), solutions[0]).text
 
 
 async def draft(question, task, author, peer):
@@ -39,14 +39,14 @@ async def draft(question, task, author, peer):
         words(WORDING, task, "evaluation", question=question.prompt, work=work),
         about=solution,
     )
-    solution.info["said"] = check.text.split()[-1] if check.text else None
+    solution.info["verdict"] = check.text.split()[-1] if check.text else None
     return solution
 
 
 def settle(episodes, task):
     for episode in episodes:
         for turn in (t for t in episode.turns if t.role == "solution"):
-            turn.reward = {"right": 1.0, "wrong": 0.0}.get(turn.info["said"])
+            turn.reward = {"right": 1.0, "wrong": 0.0}.get(turn.info["verdict"])
             turn.group = episode.id  # drafts of one question are compared with each other
 
 

@@ -43,7 +43,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         if not solution.info["readable"]:
             solution.reward = 0.0
         for criticism in in_role(episode, "evaluation"):
-            worth = WORTH.get(criticism.info["said"])
+            worth = WORTH.get(criticism.info["verdict"])
             if worth is not None:
                 solution.reward = worth
                 criticism.reward = 1.0 - worth

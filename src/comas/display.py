@@ -460,13 +460,13 @@ def shown(hooks: Sequence[Hook] | None) -> Iterator[Sequence[Hook]]:
 
     Nothing is printed where nobody looks on: to files and pipes, from threads and child processes.
     """
-    place = onlooker() if hooks is None else None
-    if place is None:
+    medium = onlooker() if hooks is None else None
+    if medium is None:
         own_hooks = [] if hooks is None else hooks
         hooks_of(own_hooks)
         yield own_hooks
         return
-    if place == "notebook":
+    if medium == "notebook":
         yield [Lines(Console(file=sys.stdout, force_jupyter=False, force_terminal=False))]
         return
     # standard output is the script's own

@@ -173,8 +173,8 @@ def planned(
     """
     if not names:
         raise UserMistake("eval needs at least one run or base model, such as tiny")
-    ways, task_names = _listed(setups), _listed(tasks)
-    if not ways:
+    setup_names, task_names = _listed(setups), _listed(tasks)
+    if not setup_names:
         raise UserMistake(
             "setups names none: one or more of single, vote, debate, autogen, game, a method"
         )
@@ -192,7 +192,7 @@ def planned(
                 " leave it out"
             )
     per_task = limit_of(limit, settings)
-    return EvaluationPlan(names, task_names, ways, per_task, seed, settings, data)
+    return EvaluationPlan(names, task_names, setup_names, per_task, seed, settings, data)
 
 
 def compare(first: System, second: System, **settings: Any) -> list[Comparison]:

@@ -45,14 +45,14 @@ def test_what_rewards_are_worth_is_said_in_words(auc: float, words: str) -> None
     figures = {"pay": {"step": {"accuracy": 0.3, "precision": 0.21, "recall": 0.4, "auc": auc}}}
     (line,) = list(figure_lines(Result(Path(), 3, 0, 0.0, figures=figures)))[1:]
     said = f"Of rewarded answers 21% are right. Right answers are rewarded {words} wrong ones"
-    assert line == f"  {said} (auc {auc:.2f}; chance is 0.50)."
+    assert line == f"  {said} (AUC {auc:.2f}; chance is 0.50)."
 
 
 def test_lines_leave_out_what_is_not_there() -> None:
     result = Result(Path(), len(STEPS), 0, 0.0, figures=mean_figures(STEPS))
     assert list(figure_lines(result))[1:] == [
-        "  Right answers are rewarded no more than wrong ones (auc 0.50; chance is 0.50).",
-        "  variety: distinct 1.20",
+        "  Right answers are rewarded no more than wrong ones (AUC 0.50; chance is 0.50).",
+        "  variety: different answers to a question 1.20",
     ]
     assert mean_figures([{"rewards": {}}]) == mean_figures([]) == {}
     assert list(figure_lines(Result(Path(), 1, 0, 0.0))) == []

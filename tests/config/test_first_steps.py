@@ -20,8 +20,9 @@ import pytest
 from comas.config.checks import check_roles, shipped_roles
 from comas.config.schema import settings_of
 from comas.config.systems import system_plan
-from comas.evaluation import spec, ways
+from comas.evaluation import spec
 from comas.evaluation.runner import EvaluationRun
+from comas.evaluation.setups import chosen_setup
 from comas.evaluation.spec import EvaluationPlan
 from comas.hooks import Hook
 from comas.models import sources
@@ -159,7 +160,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
         "    return (await agents[0].ask('critic', question.prompt)).text\nsetup = Setup(play, roles=('critic',))\n"
     )
     resolved = system_plan("tiny", ["room.critic=9"])
-    own = ways.chosen_setup(str(tmp_path / "mine.py"), outline(resolved)).method
+    own = chosen_setup(str(tmp_path / "mine.py"), outline(resolved)).method
     check_roles(resolved.config, [resolved.method, own], resolved.task)
     with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
         check_roles(resolved.config, [resolved.method], resolved.task)

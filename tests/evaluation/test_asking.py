@@ -13,8 +13,8 @@ import pytest
 
 from comas.config.schema import settings_of
 from comas.evaluation.runner import EvaluationRun
+from comas.evaluation.setups import chosen_setup, described, players
 from comas.evaluation.spec import EvaluationPlan
-from comas.evaluation.ways import chosen_setup, described, players
 from comas.game.agent import TeamMember
 from comas.hooks import Hook
 from comas.storage.run import Run

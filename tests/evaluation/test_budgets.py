@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from comas.evaluation.ways import chosen_setup
+from comas.evaluation.setups import chosen_setup
 from comas.team.build import outline
 from tests.support import runs
 

@@ -22,9 +22,9 @@ import comas
 from comas.config.plan import plan
 from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
+from comas.evaluation.setups import chosen_setup
 from comas.evaluation.spec import EvaluationPlan
 from comas.evaluation.systems import load, system_team
-from comas.evaluation.ways import chosen_setup
 from comas.hooks import Hook
 from comas.hosts.local import LocalHost
 from comas.models.sources import run_at, source_of

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from comas.config.systems import system_plan, table_of
-from comas.evaluation.ways import chosen_setup, players
+from comas.evaluation.setups import chosen_setup, players
 from comas.game.agent import TeamMember
 
 TEAMS = {

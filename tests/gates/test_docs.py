@@ -297,7 +297,7 @@ def test_the_record_has_the_keys_that_the_page_names(home: Path) -> None:
     assert told == set(metrics[-1]) | set(turn)
 
 
-@pytest.mark.parametrize("name", ["best_of.py", "stubborn.py"])
+@pytest.mark.parametrize("name", ["best_of.py"])
 def test_code_on_the_page_is_the_example(name: str) -> None:
     code = (ROOT / "examples" / name).read_text(encoding="utf-8")
     assert code in blocks(ROOT / "docs" / "extending.md", "python")

@@ -27,6 +27,8 @@ GONE = {
     r"\b[Aa]t (a|one|the) table\b": "in a team",
     r"\bScene\b|\bscripted_scene\b": "GameContext, scripted_context",
     r"\bMember\(|\bWay\(": "TeamMember, ChosenSetup",
+    r"\bevaluation\.ways\b|\bplan\.ways\b": "evaluation.setups, plan.setups_per_system",
+    r"info\[\"said\"\]": 'info["verdict"]',
 }
 """Pattern of what was called otherwise -> what it is called now."""
 MAY = {
@@ -34,6 +36,7 @@ MAY = {
     "src/comas/models/sources.py": "reads what 0.1 wrote",
     "src/comas/config/own_tasks.py": "reads what 0.1 wrote",
     "src/comas/answers/units.py": "a quarter is one",
+    "src/comas/game/judgements.py": "reads what methods of 0.1 note",
 }
 PAGES = [
     path
@@ -77,6 +80,8 @@ def test_nothing_is_called_as_it_was(pattern: str) -> None:
         "it learns at a table with a larger one",
         "Scene(method, task, members, 0)",
         'Member("a", host, "p")',
+        "from comas.evaluation.ways import players",
+        'turn.info["said"] == "right"',
     ],
 )
 def test_the_patterns_find_what_they_are_for(line: str) -> None:

@@ -206,11 +206,11 @@ def test_r_zero_goes_through_its_phases() -> None:
 def test_spc_is_won_by_generator_or_critic() -> None:
     found = episode(
         turn("s", "solution", verdict="right"),
-        turn("s.e", "evaluation", said="right"),
+        turn("s.e", "evaluation", verdict="right"),
         turn("s.g0", "sabotage", WRONG, verdict="wrong"),
-        turn("s.g0.e", "evaluation", said="right"),
+        turn("s.g0.e", "evaluation", verdict="right"),
         turn("s.g1", "sabotage", WRONG, verdict="wrong"),
-        turn("s.g1.e", "evaluation", said="wrong"),
+        turn("s.g1.e", "evaluation", verdict="wrong"),
         turn("s.g2", "sabotage", RIGHT, verdict="right"),
         turn("s.g3", "sabotage", "?", verdict=None),
     )
@@ -230,11 +230,11 @@ def test_spc_is_won_by_generator_or_critic() -> None:
 def test_rise_pays_judges_for_what_the_rules_say() -> None:
     found = episode(
         turn("s0", "solution", RIGHT),
-        turn("s0.e", "evaluation", said="right"),
+        turn("s0.e", "evaluation", verdict="right"),
         turn("s1", "solution", WRONG),
-        turn("s1.e", "evaluation", said="right"),
+        turn("s1.e", "evaluation", verdict="right"),
         turn("s2", "solution", WRONG),
-        turn("s2.e", "evaluation", said=None),
+        turn("s2.e", "evaluation", verdict=None),
         turn("s3", "solution", "what ?"),
     )
     rise.settle([found], pick.task)
@@ -324,11 +324,13 @@ def test_a_tie_or_a_single_vote_labels_no_question() -> None:
 def test_knowrl_pays_for_agreeing_with_oneself() -> None:
     found = episode(
         turn("p", "propose", posed="1 2 4 6 -> 7"),
-        *(turn(f"p.a{i}", "assess", said=s) for i, s in enumerate(["yes", "yes", "no", None])),
+        *(turn(f"p.a{i}", "assess", verdict=s) for i, s in enumerate(["yes", "yes", "no", None])),
     )
     knowrl.settle([found], pick.task)
     assert pay(found) == {"p": None, "p.a0": 1.0, "p.a1": 1.0, "p.a2": 0.0, "p.a3": 0.0}
-    torn = episode(*(turn(f"p.a{i}", "assess", said=s) for i, s in enumerate(["yes", "no", None])))
+    torn = episode(
+        *(turn(f"p.a{i}", "assess", verdict=s) for i, s in enumerate(["yes", "no", None]))
+    )
     knowrl.settle([torn], pick.task)
     assert set(pay(torn).values()) == {0.0}, "a tie is no majority"
     state = {"examples": ["a"]}

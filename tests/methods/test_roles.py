@@ -38,7 +38,7 @@ async def play(question: Any, agents: Any, rng: Any, task: Any) -> str:
     draft = await agents[0].ask("draft", question.prompt)
     draft.info["answer"] = task.extract(question, draft.text)
     grade = await agents[1].ask("grade", f"grade {draft.text}", about=draft)
-    grade.info["said"] = grade.text
+    grade.info["verdict"] = grade.text
     await agents[2].ask("chat", "hello")
     return draft.text
 
@@ -47,7 +47,7 @@ def settle(episodes: Any, task: Any) -> None:
     """Pay drafts by their grades."""
     for episode in episodes:
         _, draft, grade = episode.turns  # in the order of their ids
-        draft.reward = float(grade.info["said"] == "right")
+        draft.reward = float(grade.info["verdict"] == "right")
         grade.reward = 0.0
 
 

@@ -35,7 +35,7 @@ def said_of(
         for place in range(dissenting):
             labels |= {f"{place}{side}": rng.random() < right for side in (True, False)}
     judges = []
-    for way in MODES:
+    for mode in MODES:
         verdicts: list[Judgement] = []
         for place in range(dissenting):
             better = labels.get(f"{place}True", True)
@@ -46,7 +46,7 @@ def said_of(
             for side in (True, False):
                 value = high if side == first else low
                 verdicts.append(Judgement(place, f"{place}{side}", side, value))
-        judges.append(judged(way, verdicts, labels or None))
+        judges.append(judged(mode, verdicts, labels or None))
     found = replace(EMPTY, judges=judges, questions=max(1, 2 * dissenting))
     comas = {f"comas {form}" for form in FORMS}
     return Counter(one.verdict for one in advice(found) if one.method in comas)

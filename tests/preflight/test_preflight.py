@@ -158,8 +158,8 @@ def knowing(policy: str, role: str, prompt: str, choices: Sequence[str]) -> list
     return [*others, best]
 
 
-def ways(found: Preflight) -> dict[str, Judged]:
-    return {one.way: one for one in found.judges}
+def by_mode(found: Preflight) -> dict[str, Judged]:
+    return {one.mode: one for one in found.judges}
 
 
 def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
@@ -167,7 +167,7 @@ def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
     assert found.readable == 1.0
     assert found.truth is not None
     assert found.truth["single"] > 0.5
-    judges = ways(found)
+    judges = by_mode(found)
     assert judges["text"].unreadable == 1.0
     assert judges["p_true"].against_truth == 1.0
     said = {one.method: one for one in found.methods}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from comas.evaluation.accuracy import answer_all
-from comas.evaluation.ways import Asking, by_themselves
+from comas.evaluation.setups import Asking, ChosenSetup, by_themselves, check_playable
 from comas.game.play import GameContext, first, play_all
 from comas.setups import duel
 from comas.tasks import kuhn, pick, tictactoe
@@ -101,15 +101,14 @@ def test_games_are_measured_by_duels() -> None:
 
 def test_evaluations_tell_games_from_questions() -> None:
     from comas.config.plugins import load_plugin
-    from comas.evaluation import ways
 
-    def setup_of(name: str) -> ways.ChosenSetup:
+    def setup_of(name: str) -> ChosenSetup:
         setup = load_plugin("setup", name)
-        return ways.ChosenSetup(name, game(setup.play, needs=setup.needs), setup.alone, {})
+        return ChosenSetup(name, game(setup.play, needs=setup.needs), setup.alone, {})
 
-    ways.check_playable(setup_of("duel"), kuhn.task)
-    ways.check_playable(setup_of("single"), pick.task)
+    check_playable(setup_of("duel"), kuhn.task)
+    check_playable(setup_of("single"), pick.task)
     with pytest.raises(UserMistake, match="setup duel needs a task with `rules`, and task pick"):
-        ways.check_playable(setup_of("duel"), pick.task)
+        check_playable(setup_of("duel"), pick.task)
     with pytest.raises(UserMistake, match="task kuhn is a game, and setup single plays none"):
-        ways.check_playable(setup_of("single"), replace(kuhn.task))
+        check_playable(setup_of("single"), replace(kuhn.task))

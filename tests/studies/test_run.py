@@ -457,7 +457,7 @@ def test_a_curve_of_few_points_is_told_before_anything_runs(
     )
     assert run(["study", str(small(tmp_path, text=text)), "--dry-run"], monkeypatch) == 0
     said = capsys.readouterr().err
-    assert ("about 9 steps, and eval_every is 20: the picture has 0 points" in said) == told
+    assert ("about 9 steps, and eval_every is 20: validations between" in said) == told
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -472,7 +472,9 @@ def test_cells_that_run_show_their_latest_line(
     with bars_of(console) as bars:
         watch = shown._Bars(console, 4, 2, bars) if terminal else shown._Lines(console, 4, 2)
         try:
-            cell.log.write_text("loading\nstep 1/2, playing: 3 of 4 replies\n\n")
+            cell.log.write_text(
+                "loading\nstep 1/2, playing: 3 of 4 replies\n\nnext: comas view run\n"
+            )
             watch.running([cell])
             watch.ended(Ended(other, 90.0, ""))
             watch.running([cell])

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
-from comas.evaluation.ways import asking_of
+from comas.evaluation.setups import asking_of
 from comas.serve.endpoint import Endpoint, bound_to
 from comas.serve.playing import Players, models_of
 from comas.team.build import Team, members_of

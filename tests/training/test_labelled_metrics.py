@@ -88,10 +88,11 @@ def test_work_that_was_cut_is_wrong_and_unpaid_work_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("info", "accepted"),
     [
-        ({"said": "right"}, True),
-        ({"said": "wrong"}, False),
-        ({"said": None}, None),
-        ({"said": ["right"]}, None),
+        ({"verdict": "right"}, True),
+        ({"verdict": "wrong"}, False),
+        ({"verdict": None}, None),
+        ({"verdict": ["right"]}, None),
+        ({"said": "wrong"}, False),  # of a method written for 0.1
         ({"score": 1}, False),
         ({"score": 2}, True),
         ({"score": 7}, None),
@@ -132,7 +133,7 @@ def test_a_score_of_comas_judges_the_work_behind_the_evaluation() -> None:
         turn("solution1", WRONG, 1.0),
         turn("scoring1", "", 0.0, about="solution1", info={"score": 1}),
         turn("sabotage0", WRONG, 1.0, about="solution0"),
-        turn("evaluation1", "", 0.0, about="sabotage0", info={"said": "right"}),
+        turn("evaluation1", "", 0.0, about="sabotage0", info={"verdict": "right"}),
         turn("judging0", "", 0.0, about="nobody", info={"score": 1.0}),
         turn("rating0", "", 0.0, about="solution0", info={"score": 1.0}),
     ]

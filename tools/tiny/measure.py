@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from comas.evaluation.accuracy import accuracy, answer_all
-from comas.evaluation.ways import Asking, by_themselves
+from comas.evaluation.setups import Asking, by_themselves
 from comas.game.agent import Agent, TeamMember
 from comas.game.play import GameContext, play_all
 from comas.game.prompts import words
@@ -57,12 +57,12 @@ async def judge(
     """Evaluate the given work, score it with that evaluation, and score it without."""
     facts = {"question": question.prompt, "work": question.meta["work"]}
     evaluation = await agents[0].ask("evaluation", words(WORDING, task, "evaluation", **facts))
-    evaluation.info["said"] = evaluation.text.endswith("right")
+    evaluation.info["verdict"] = evaluation.text.endswith("right")
     facts["evaluation"] = evaluation.text
     for role in ("scoring", "scoring_bare"):
         turn = await agents[0].ask(role, words(WORDING, task, role, **facts))
         score = read_score(turn)
-        turn.info["said"] = None if score is None else score > 1
+        turn.info["verdict"] = None if score is None else score > 1
     return None
 
 
@@ -89,8 +89,8 @@ async def checking(member: TeamMember, form: str, count: int = COUNT) -> Rows:
     for episode in await play_all(context, exercises, "card"):
         truth = episode.question.meta["right"]
         for turn in episode.turns:
-            right[turn.role].append(turn.info["said"] is truth)
-            accepted[turn.role].append(turn.info["said"] is True)
+            right[turn.role].append(turn.info["verdict"] is truth)
+            accepted[turn.role].append(turn.info["verdict"] is True)
     rows = {CHECKS[role]: share(outcomes) for role, outcomes in sorted(right.items())}
     rows |= by_fault(exercises, accepted["evaluation"], "evaluation")
     return rows | by_fault(exercises, accepted["scoring"], "score")

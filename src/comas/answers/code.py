@@ -64,12 +64,12 @@ def extract(question: Question, text: str) -> str | None:
     fences is a program where all of it is one that defines what is asked for.
     """
     text = text.translate(_NO_CODE)
-    found = blocks(text, is_whole=lambda program: _tree(program) is not None)
+    all_blocks = blocks(text, is_whole=lambda program: _tree(program) is not None)
     asked_for = question.meta.get("names") or []
-    if not found and defines(asked_for, _defined(text)):
-        found = [Block(text.strip(), "python", closed=True)]
-    fenced = [block.text.strip() for block in found if block.is_python or not block.language]
-    tagged = [block.text.strip() for block in found if block.is_python]
+    if not all_blocks and defines(asked_for, _defined(text)):
+        all_blocks = [Block(text.strip(), "python", closed=True)]
+    fenced = [block.text.strip() for block in all_blocks if block.is_python or not block.language]
+    tagged = [block.text.strip() for block in all_blocks if block.is_python]
     counts = [len(_defined(block).intersection(asked_for)) for block in fenced]
     most = max(counts, default=0)
     defining = [
@@ -79,8 +79,8 @@ def extract(question: Question, text: str) -> str | None:
     if not chosen or not chosen[-1] or _tree(chosen[-1]) is None:
         return None
     program = chosen[-1]
-    place = max(i for i, block in enumerate(fenced) if block == program)
-    return "\n\n".join([*_needed(program, fenced[:place]), program])
+    index = max(i for i, block in enumerate(fenced) if block == program)
+    return "\n\n".join([*_needed(program, fenced[:index]), program])
 
 
 def _needed(program: str, earlier: list[str]) -> list[str]:

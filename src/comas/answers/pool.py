@@ -61,7 +61,7 @@ class Workers:
         Raises WorkerFailed.
         """
         worker = self._idle.get()
-        kept = None
+        reusable = None
         try:
             if worker is None or worker.poll() is not None:
                 worker = self._start()
@@ -70,11 +70,11 @@ class Workers:
             reply = json.loads(line)
             full = str(reply.get("error", "")).startswith("MemoryError")
             # what it had read before is none of the next request's business
-            kept = None if full else worker
+            reusable = None if full else worker
         finally:
-            if worker is not None and kept is None:
+            if worker is not None and reusable is None:
                 self._end(worker)
-            self._idle.put(kept)
+            self._idle.put(reusable)
         if "error" in reply:
             raise WorkerFailed(reply["error"], lasting=not full, begun=line.startswith(" "))
         return reply["answer"]

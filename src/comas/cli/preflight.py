@@ -115,16 +115,16 @@ def _show(result: Preflight) -> None:
     console.print(facts)
     if result.readable < 1.0:
         console.print(f"a reply: {clean(result.example)[:200]!r}", markup=False, soft_wrap=True)
-    heads = ["verdict by", "n", "unread", "majority", "rarest", "prefers, 99 %", "J, 95 %"]
+    heads = ["verdict by", "n", "unreadable", "majority", "rarest", "prefers, 99 %", "J, 95 %"]
     heads += ["r squared"]
-    heads += ["labels", "right, 99 %"] if result.truth is not None else []
+    heads += ["AUC", "right, 99 %"] if result.truth is not None else []
     table = Table(
         title="how far a work of the majority is accepted, and one of the rarest other answer"
     )
     for head in heads:
         table.add_column(head, no_wrap=True)
     for row in result.judges:
-        cells = [row.way, str(row.n), f"{row.unreadable:.2f}"]
+        cells = [row.mode, str(row.n), f"{row.unreadable:.2f}"]
         cells += [_number(row.accepts_majority), _number(row.accepts_rarest)]
         cells += [_span(row.prefers), _span(row.j), _number(row.information)]
         if result.truth is not None:

@@ -16,8 +16,8 @@ from comas.cli.output import Json, print_json, print_note, split
 from comas.config.plan import Plan
 from comas.config.schema import OF_TRAINING
 from comas.evaluation import spec
+from comas.evaluation.setups import asking_of
 from comas.evaluation.systems import greeted
-from comas.evaluation.ways import asking_of
 from comas.program import command
 from comas.serve.playing import Players, check_task, models_of
 from comas.sync import run_sync

@@ -111,22 +111,22 @@ def _run(grid: Study, jobs: int | None) -> None:
 
 def _say_forecast(grid: Study, jobs: int | None) -> None:
     """Say how long the training takes that is left."""
-    found = grid.forecast()
-    if found is None:
+    forecast = grid.forecast()
+    if forecast is None:
         return
     at_once = grid.jobs(jobs)
-    seconds = spoken(found.seconds(grid.cells, at_once))
+    seconds = spoken(forecast.seconds(grid.cells, at_once))
     print(
-        f"time:   about {seconds} of steps, {at_once} at once, as long as {found.measured} takes;"
-        " measuring accuracy is not counted",
+        f"time:   about {seconds} of steps, {at_once} at once, as long as {forecast.measured}"
+        " takes; measuring accuracy is not counted",
         flush=True,
     )
     every = max((cell.setting.plan.config.eval_every for cell in grid.left()), default=0)
-    wanted = max(1, found.cell_steps // POINTS)
+    wanted = max(1, forecast.cell_steps // POINTS)
     if wanted < every:
         print_note(
-            f"a run has about {found.cell_steps} steps, and eval_every is {every}: the picture has"
-            f" {found.cell_steps // every} points between start and end; eval_every={wanted} in"
+            f"a run has about {forecast.cell_steps} steps, and eval_every is {every}: validations"
+            f" between start and end: {forecast.cell_steps // every}; eval_every={wanted} in"
             " [config] gives more, and cannot be set once cells have run"
         )
 

@@ -307,6 +307,20 @@ def result_json(result: Result) -> dict[str, Any]:
     }
 
 
+FIGURE_LABELS = {
+    ("judges", "balanced"): "balanced accuracy",
+    ("judges", "accepts_right"): "right work accepted",
+    ("judges", "accepts_wrong"): "wrong work accepted",
+    ("variety", "distinct"): "different answers to a question",
+    ("variety", "entropy"): "entropy in nats per token",
+    ("posed", "valid"): "are questions",
+    ("posed", "distinct"): "of these different",
+    ("posed", "solvable"): "solved",
+    ("posed", "frontier"): "solved in .3 to .8 of tries",
+}
+"""Metric and its figure -> words for it; others are called as in `metrics.jsonl`."""
+
+
 def figure_lines(result: Result) -> Iterator[str]:
     """The figures in words, a line for each metric and role; nothing where there is none."""
     if not result.figures:
@@ -319,8 +333,11 @@ def figure_lines(result: Result) -> Iterator[str]:
             if metric == "pay" and {"accuracy", "auc"} <= of_role.keys():
                 yield f"  {_rewarded_rightly(of_role)}"
                 continue
-            names = [name for name in FIGURES[metric] if name in of_role]
-            shown = ", ".join(f"{name} {of_role[name]:.2f}" for name in names)
+            shown = ", ".join(
+                f"{FIGURE_LABELS.get((metric, name), name)} {of_role[name]:.2f}"
+                for name in FIGURES[metric]
+                if name in of_role
+            )
             if shown:
                 metric_name = "rewards" if metric == "pay" else metric
                 yield f"  {metric_name}{'' if role == 'step' else f' of {role}'}: {shown}"
@@ -330,7 +347,7 @@ def _rewarded_rightly(figures: Mapping[str, float]) -> str:
     """Say what rewards are worth against labels, in a sentence or two."""
     auc = figures["auc"]
     more = "more than" if auc > 0.55 else "less than" if auc < 0.45 else "no more than"
-    line = f"Right answers are rewarded {more} wrong ones (auc {auc:.2f}; chance is 0.50)."
+    line = f"Right answers are rewarded {more} wrong ones (AUC {auc:.2f}; chance is 0.50)."
     if "precision" in figures:
         line = f"Of rewarded answers {figures['precision']:.0%} are right. {line}"
     return line

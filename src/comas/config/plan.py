@@ -294,8 +294,8 @@ def preset_of(config: Config, method: Method, pretrained: bool) -> str:
     if config.preset:
         name = current_name("preset", config.preset, method.presets)
         if name not in method.presets:
-            known = ", ".join(method.presets) or "none"
-            raise UserMistake(f"preset {config.preset!r}: method {config.method} has {known}")
+            names = ", ".join(method.presets) or "none"
+            raise UserMistake(f"preset {config.preset!r}: method {config.method} has {names}")
         _check_preset(name, config.method, method)
         return name
     # a method that replaces presets or functions of another one may have kept the name alone
@@ -330,9 +330,9 @@ def _not_taken(preset: str, method: Method) -> str | None:
     """The first key of a preset that none of the method's functions takes, such as `loss.clip`."""
     takers = {"options": functions_of(method), "credit": [method.credit], "loss": [method.loss]}
     for table, functions in takers.items():
-        known = {key for function in functions for key in keywords(function)}
+        accepted = {key for function in functions for key in keywords(function)}
         for key in method.presets[preset].get(table, {}):
-            if current_name("option", key, known) not in known:
+            if current_name("option", key, accepted) not in accepted:
                 return f"{table}.{key}"
     return None
 

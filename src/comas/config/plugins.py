@@ -333,7 +333,9 @@ def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in keyword_only}
 
 
-def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+def filled(
+    table: str, options: Mapping[str, Any], *functions: Callable[..., Any]
+) -> dict[str, Any]:
     """Check the given options against the annotations of these functions' keywords, and add the
     defaults of the others.
     """
@@ -343,7 +345,7 @@ def filled(table: str, given: Mapping[str, Any], *functions: Callable[..., Any])
         defaults |= keywords(function)
         hints |= _hints(function)
     values = dict(defaults)
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in defaults:
             raise UserMistake(f"unknown key {table}.{key}: {nearest(key, defaults)}")
         try:

@@ -552,8 +552,8 @@ def _to_the_host(data: dict[str, Any]) -> None:
     """
     names = _host_names(data)
     for key in list(data) if names else ():
-        if (place := host_key(key, names)) != key:
-            put(data, place, data.pop(key))
+        if (host_path := host_key(key, names)) != key:
+            put(data, host_path, data.pop(key))
 
 
 def _table(path: str | Path) -> dict[str, Any]:

@@ -99,12 +99,12 @@ def fixed_place(name: str) -> str:
     return name
 
 
-def independent(place: str) -> str:
+def independent(location: str) -> str:
     """Name what counts as one among several runs of a system: a run's folder, whatever its
     checkpoint.
     """
-    run_and_step = run_at(place)
-    return str(run_and_step[0].path) if run_and_step is not None else place
+    run_and_step = run_at(location)
+    return str(run_and_step[0].path) if run_and_step is not None else location
 
 
 def training_of(name: str) -> tuple[Plan, list[str]] | None:

@@ -331,7 +331,7 @@ class Chat:
     def _marks(self) -> re.Pattern[str]:
         """The special tokens that calls are written with."""
         written = "" if self.calls is None else self.calls.before + self.calls.after
-        marks = {found[0] for found in self._special.finditer(written)}
+        marks = {match[0] for match in self._special.finditer(written)}
         return re.compile(f"({'|'.join(map(re.escape, sorted(marks)))})" if marks else r"(?!)")
 
     def _own_ids(self, text: str) -> list[int]:

@@ -291,16 +291,16 @@ def _weigh_together(
     prompts: list[Request] = []
     cells_of: list[list[Cell]] = []
     """Per prompt, whose tokens are read off the logits behind it."""
-    place_of: dict[tuple[str, bytes], int] = {}
+    index_of: dict[tuple[str, bytes], int] = {}
     for number, weighing in enumerate(weighings):
         for which, choice in enumerate(weighing.choices):
             for t in range(len(choice)):
                 ids = np.concatenate([weighing.prompt_ids, choice[:t]])
-                place = place_of.setdefault((weighing.policy, ids.tobytes()), len(prompts))
-                if place == len(prompts):
+                index = index_of.setdefault((weighing.policy, ids.tobytes()), len(prompts))
+                if index == len(prompts):
                     prompts.append(Request(weighing.policy, ids, READ, 0))
                     cells_of.append([])
-                cells_of[place].append((number, which, t))
+                cells_of[index].append((number, which, t))
     token_ids = sorted({int(t) for w in weighings for choice in w.choices for t in choice})
     weights = [[np.zeros(len(c), np.float32) for c in w.choices] for w in weighings]
     for places, logits_NV in behind(prompts, token_ids, common):
@@ -308,7 +308,7 @@ def _weigh_together(
         for start in range(0, len(places), size):
             logprobs_NV = in_float64(logits_NV[start : start + size]).log_softmax(-1)
             part = enumerate(places[start : start + size])
-            cells = [(row, cell) for row, place in part for cell in cells_of[place]]
+            cells = [(row, cell) for row, index in part for cell in cells_of[index]]
             rows = [row for row, _ in cells]
             tokens = [int(weighings[n].choices[which][t]) for _, (n, which, t) in cells]
             # a vocabulary per prompt stays on the device

@@ -425,16 +425,16 @@ class _Grid:
             return drawn_N
         # of each policy the living rows move to the front, in their order
         order = np.argsort(~live_PB, axis=1, kind="stable")[:, :widest]
-        kept = (order + np.arange(P)[:, None] * B).reshape(-1)
+        selected = (order + np.arange(P)[:, None] * B).reshape(-1)
         flat_N = np.where(live_N, self.rows_PB.reshape(-1), -1)
-        self.rows_PB = flat_N[kept].reshape(P, widest)
-        self.stack.select(kept.tolist(), used)
-        kept_N = torch.from_numpy(kept)
-        self.mask_N11S = self.mask_N11S[kept_N]
-        self.positions_N = self.positions_N[kept_N]
-        self.pad_N = self.pad_N[kept_N]
+        self.rows_PB = flat_N[selected].reshape(P, widest)
+        self.stack.select(selected.tolist(), used)
+        selected_N = torch.from_numpy(selected)
+        self.mask_N11S = self.mask_N11S[selected_N]
+        self.positions_N = self.positions_N[selected_N]
+        self.pad_N = self.pad_N[selected_N]
         self.parts = _parts(self.pad_N)
-        return drawn_N[kept]
+        return drawn_N[selected]
 
     def _step(self, drawn_N: np.ndarray, used: int) -> torch.Tensor:
         """Logits behind the tokens that were drawn last, (P, B, V), which are written into slot

@@ -1,7 +1,7 @@
 """How often a team is right: the same questions for every agent, one verdict per answer.
 
 For the measurements of a run; `comas eval` is `runner` and `report`. Leaves out: how they are asked
-(`evaluation.ways`).
+(`evaluation.setups`).
 """
 
 from __future__ import annotations

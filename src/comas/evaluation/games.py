@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import CellKey
-from comas.evaluation.ways import Asking, ChosenSetup, described, players
+from comas.evaluation.setups import Asking, ChosenSetup, described, players
 from comas.game.agent import TeamMember
 from comas.game.play import first, is_own, play_one
 from comas.hooks import Hook, Pulse

@@ -1,7 +1,7 @@
 """Whether training helps on a model and on questions, before anything is trained.
 
 A team answers each question several times, and nobody sees another's answer. Where answers differ,
-one work with the majority's answer and one with the rarest other answer are judged in every way
+one work with the majority's answer and one with the rarest other answer are judged in every mode
 that methods can take verdicts from. How far judges part the two is known without a label, and says
 how far they part right from wrong where the majority is mostly right: judges that know better than
 a wrong majority look like judges at chance. Where the task has labels, the figures against truth
@@ -66,7 +66,7 @@ FORMS: Mapping[str, JudgeMode] = {
     "score=text": "text after criticism",
     "score=p_true": "p_true after criticism",
 }
-"""Options of comas -> the way in which its judges are had."""
+"""Options of comas -> the mode of its judges."""
 FIRST = 4
 """Questions that are asked before it is said how long the others take."""
 FEW = 16
@@ -91,9 +91,9 @@ ALIKE = 0.05
 
 @dataclass(frozen=True)
 class Judged:
-    """One way of judging, over the questions on which answers differ."""
+    """One mode of judging, over the questions on which answers differ."""
 
-    way: JudgeMode
+    mode: JudgeMode
     n: int
     """Questions on which both works were judged."""
     verdicts: int
@@ -365,7 +365,7 @@ async def play(
     answers: int,
 ) -> str | None:
     """Answer in turn, each alone; then judge a work of the majority and one of the rarest other
-    answer in all ways.
+    answer in all modes.
     """
     able = takers(agents, "solution")
     authors = [able[index % len(able)] for index in range(answers)]
@@ -389,19 +389,19 @@ async def play(
 async def _judge(
     question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
 ) -> None:
-    """Have a work judged in every way but by an own answer, and note on each scoring how it was
+    """Have a work judged in every mode but by an own answer, and note on each scoring how it was
     had, and how far it accepts which work.
     """
     shown = defuse(task.shown(question, work.text))
     evaluation = None
-    for way in MODES[:-1]:
-        score, *criticised = way.split(" after ")
+    for mode in MODES[:-1]:
+        score, *criticised = mode.split(" after ")
         if criticised and evaluation is None:
             evaluation = await criticise(question, work, shown, critic, task, answer_first=False)
         turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
         belief = turn.info.get("belief")
         verdict = accepts(turn) if belief is None else belief
-        turn.info["way"] = way
+        turn.info["mode"] = mode
         turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
 
 
@@ -427,7 +427,7 @@ async def _answer_alone(
 
 @dataclass(frozen=True)
 class Judgement:
-    """How far one work was accepted in one way of judging."""
+    """How far one work was accepted in one mode of judging."""
 
     question: int
     """Index of the question."""
@@ -461,7 +461,7 @@ def examined(
     replies = [turn for turns in solutions for turn in turns]
     read = [turn for turn in replies if turn.info["answer"] is not None]
     right = _labels(played, task) if labels else None
-    judges = [judged(way, _verdicts(way, [e for _, e in played]), right) for way in MODES]
+    judges = [judged(mode, _verdicts(mode, [e for _, e in played]), right) for mode in MODES]
     shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [len(by_answer(turns, task)) for turns in solutions]
     turns = [turn for _, episode in played for turn in episode.turns]
@@ -488,21 +488,21 @@ def examined(
     return replace(result, methods=advice(result))
 
 
-def _verdicts(way: JudgeMode, episodes: Sequence[Episode]) -> list[Judgement]:
-    """All verdicts that were given in one way."""
+def _verdicts(mode: JudgeMode, episodes: Sequence[Episode]) -> list[Judgement]:
+    """All verdicts that were given in one mode."""
     verdicts: list[Judgement] = []
     for index, episode in enumerate(episodes):
         for turn in episode.turns:
-            if turn.info.get("way", "own answer") == way:
+            if turn.info.get("mode", "own answer") == mode:
                 for work, side, value in turn.info.get("judged", ()):
                     verdicts.append(Judgement(index, work, side, value))
     return verdicts
 
 
 def judged(
-    way: JudgeMode, verdicts: Sequence[Judgement], right: dict[str, bool] | None = None
+    mode: JudgeMode, verdicts: Sequence[Judgement], right: dict[str, bool] | None = None
 ) -> Judged:
-    """The figures of one way of judging; `right` says of works whether they are, by their ids."""
+    """The figures of one mode of judging; `right` says of works whether they are, by their ids."""
     readable = [(verdict, verdict.value) for verdict in verdicts if verdict.value is not None]
     pairs = _pairs((verdict.question, verdict.side, value) for verdict, value in readable)
     labelled = [
@@ -525,7 +525,7 @@ def judged(
         for side in (list(zip(*accepted, strict=True)) or [(), ()])
     )
     return Judged(
-        way=way,
+        mode=mode,
         n=len(pairs),
         verdicts=len(verdicts),
         unreadable=1.0 - len(readable) / len(verdicts) if verdicts else 0.0,
@@ -626,10 +626,10 @@ def advice(result: Preflight) -> list[Advice]:
             f" ({result.cut:.0%} are cut): raise room.solution or take another base"
         )
         return [Advice("all", "will not", why)]
-    by_way = {judge.way: judge for judge in result.judges}
+    by_mode = {judge.mode: judge for judge in result.judges}
     judges = {
-        form: _of_judges(f"comas {form}", by_way[way], result.questions)
-        for form, way in FORMS.items()
+        form: _of_judges(f"comas {form}", by_mode[mode], result.questions)
+        for form, mode in FORMS.items()
     }
     telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
     if P_TRUE in telling:
@@ -646,7 +646,7 @@ def advice(result: Preflight) -> list[Advice]:
         why = f"with {telling[0]} its judges know which majorities to trust"
         votes = Advice("comas_votes", "can learn", why)
     else:
-        why = "its judges have to learn first, and until then its gate opens by chance"
+        why = "its judges have to learn first; until then they accept majorities by chance"
         votes = Advice("comas_votes", "may learn", why)
     peers = replace(judges[P_TRUE], method=f"comas_peer {P_TRUE}")
     if len(set(result.team)) < 2:

@@ -105,7 +105,7 @@ def overlaps(
     """
     try:
         of_names = {independent(name): trained_on(name) for name in names}
-        trained = [question for place in sorted(of_names) for question in of_names[place]]
+        trained = [question for source in sorted(of_names) for question in of_names[source]]
         if not trained:
             return
     except UserMistake:
@@ -203,8 +203,8 @@ def of_questions(questions: Sequence[Question]) -> str:
 
 def of_weights(sources: Mapping[str, str]) -> str:
     """Return a digest of the models that policies are loaded from, by the bytes of their files."""
-    digests = {place: _of_folder(files_of(place)) for place in set(sources.values())}
-    by_policy = {policy: digests[place] for policy, place in sources.items()}
+    digests = {source: _of_folder(files_of(source)) for source in set(sources.values())}
+    by_policy = {policy: digests[source] for policy, source in sources.items()}
     return _sha256(json.dumps(by_policy, sort_keys=True))
 
 

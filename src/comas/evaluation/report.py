@@ -261,9 +261,9 @@ def verdict(difference: float, p: float) -> str:
     return "better" if difference > 0 else "worse"
 
 
-def corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+def corrected(comparisons: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """Return the differences that could be made, with p values corrected as one family (Holm)."""
-    differences = [each for each in found if each is not None]
+    differences = [each for each in comparisons if each is not None]
     family = holm([each["p_single"] for each in differences])
     return [
         {**each, "p": p, "verdict": verdict(each["difference"], p)}

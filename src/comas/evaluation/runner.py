@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from comas.config.checks import check_roles
 from comas.config.plan import Plan
-from comas.evaluation import report, spec, teams, ways
+from comas.evaluation import report, spec, teams
 from comas.evaluation.games import Round
 from comas.evaluation.questions import (
     Overlap,
@@ -36,9 +36,18 @@ from comas.evaluation.questions import (
     overlaps,
 )
 from comas.evaluation.report import Cell, CellKey
+from comas.evaluation.setups import (
+    Asking,
+    ChosenSetup,
+    asked_otherwise,
+    asking_of,
+    check_playable,
+    check_team,
+    chosen_setup,
+    players,
+)
 from comas.evaluation.spec import CROSS, EvaluationPlan
 from comas.evaluation.systems import asked
-from comas.evaluation.ways import Asking, ChosenSetup, asked_otherwise, asking_of
 from comas.hooks import Hook, Progress, hooks_of
 from comas.hosts.api import ApiHost
 from comas.hosts.ledger import BudgetSpent
@@ -73,7 +82,7 @@ class EvaluationRun:
         self._work = Work(folder)
         self._plans: dict[str, Plan] = {}
         """Run or model -> what its name means: asked once."""
-        self._ways: dict[str, list[ChosenSetup]] = {}
+        self._setups: dict[str, list[ChosenSetup]] = {}
         """Run or model -> the setups in which it answers by itself."""
         self._asked: list[tuple[Task, list[Question]]] = []
         """Questions that all systems are asked: of the tasks that were named, or of the first
@@ -216,10 +225,10 @@ class EvaluationRun:
         for file, digest in spec.contents(plan, outlines).items():
             self._check_unchanged(file, digest)
         for run, team in outlines.items():
-            of_run = [ways.chosen_setup(name, team, plan.files) for name in plan.ways]
+            of_run = [chosen_setup(name, team, plan.files) for name in plan.setups_per_system]
             check_roles(team.config, [team.method, *(setup.method for setup in of_run)], team.task)
-            self._ways[run] = of_run
-        chosen = [(team, setup) for run, team in outlines.items() for setup in self._ways[run]]
+            self._setups[run] = of_run
+        chosen = [(team, setup) for run, team in outlines.items() for setup in self._setups[run]]
         self._asked, self._notes = load_questions(plan, outlines)
         first = spec.with_a_task(plan, outlines)
         self._asking = asking_of(outlines[first].config)
@@ -227,12 +236,12 @@ class EvaluationRun:
             digest = of_questions(questions)
             self._check_unchanged(f"questions of {task.name}", digest)
             for _, setup in chosen:
-                ways.check_playable(setup, task)
+                check_playable(setup, task)
         configs = {run: team.config for run, team in outlines.items()}
         self._notes += asked_otherwise(configs, first)
         for team, setup in chosen:
-            ways.check_team(setup, team, self._asked)
-        answerers = sum(len(ways.players(team, setup)) for team, setup in chosen)
+            check_team(setup, team, self._asked)
+        answerers = sum(len(players(team, setup)) for team, setup in chosen)
         if plan.crosses:
             for task, _ in self._asked:
                 teams.check_sides(task, self._methods(), teams_outlined)
@@ -287,7 +296,7 @@ class EvaluationRun:
 
     def _rounds(self, system: str, run: str, team: Team) -> Iterator[Round]:
         for task, questions in self._asked:
-            for setup in self._ways[run]:
+            for setup in self._setups[run]:
                 log = self.log(run, task.name, setup.name)
                 yield Round(system, team, task, questions, setup, log)
 

@@ -1,6 +1,6 @@
 """Specification of an evaluation: systems, tasks, setups by name, and where they are found.
 
-Leaves out: what setups mean (`evaluation.ways`), the questions (`evaluation.questions`),
+Leaves out: what setups mean (`evaluation.setups`), the questions (`evaluation.questions`),
 asking (`evaluation.runner`).
 """
 
@@ -27,7 +27,7 @@ from comas.config.systems import (
     system_plan,
     table_of,
 )
-from comas.evaluation.ways import parts_of
+from comas.evaluation.setups import parts_of
 from comas.models.sources import team_file
 from comas.program import command
 from comas.storage import files as disk
@@ -95,7 +95,7 @@ class EvaluationPlan:
         return CROSS in self.setups
 
     @property
-    def ways(self) -> list[str]:
+    def setups_per_system(self) -> list[str]:
         """The setups in which a system answers by itself."""
         return [setup for setup in self.setups if setup != CROSS]
 
@@ -133,8 +133,8 @@ def upgraded(written: bytes) -> bytes:
 
 
 def with_a_task(plan: EvaluationPlan, names: Iterable[str]) -> str:
-    """The run or team whose task is asked where none is named, and in whose way all are asked: the
-    first that is no base model, where there is one.
+    """The run or team whose task is asked where none is named, and by whose settings all are asked:
+    the first that is no base model, where there is one.
     """
     first, *_ = names = list(names)
     for name in names:

@@ -34,8 +34,8 @@ import numpy as np
 
 from comas.evaluation.games import revisions
 from comas.evaluation.report import Cell, GameRecord, label
+from comas.evaluation.setups import only_played
 from comas.evaluation.spec import CROSS
-from comas.evaluation.ways import only_played
 from comas.game.agent import Agent, TeamMember
 from comas.game.moves import facing
 from comas.stats import (
@@ -133,7 +133,7 @@ def payoffs_in(log: Log) -> dict[str, float]:
 
 
 def matrix_of(
-    names: Sequence[str], found: Mapping[tuple[str, str], Mapping[str, float]], asked: int
+    names: Sequence[str], payoffs: Mapping[tuple[str, str], Mapping[str, float]], asked: int
 ) -> dict[str, Any] | None:
     """Sum up how each row did against each column, as JSON, from what pairs (row, column) of these
     names have played, per question; None where there is no question that all have.
@@ -142,11 +142,11 @@ def matrix_of(
     the last row gains over the first, against the first column, and what the first row loses where
     the last column takes the place of the first, paired by question.
     """
-    questions = sorted(set.intersection(*map(set, found.values())))
+    questions = sorted(set.intersection(*map(set, payoffs.values())))
     if not questions:
         return None
     values_RCQ = np.array(
-        [[[found[row, column][q] for q in questions] for column in names] for row in names]
+        [[[payoffs[row, column][q] for q in questions] for column in names] for row in names]
     )
 
     def over_questions(payoffs_Q: np.ndarray) -> dict[str, float | None]:

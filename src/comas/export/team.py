@@ -405,8 +405,8 @@ def card(facts: Facts, part: Part) -> str:
     base = part.bases[part.policies[0]]
 
     def process(*keys: str) -> str:
-        known = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
-        return ", ".join(known) or UNKNOWN
+        entries = [f"{key} {facts.process[key]}" for key in keys if key in facts.process]
+        return ", ".join(entries) or UNKNOWN
 
     environment = Environment(
         loader=PackageLoader("comas.export", "."),

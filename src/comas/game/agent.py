@@ -365,9 +365,9 @@ def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
     return replace(sampling, max_tokens=max_tokens)
 
 
-def round_of(about: Turn | None, said: int | None) -> int:
+def round_of(about: Turn | None, own_round: int | None) -> int:
     """The round of a turn: as given, or that of the turn that it is about."""
-    return said if said is not None else about.round if about else 0
+    return own_round if own_round is not None else about.round if about else 0
 
 
 class CannotBePlayed(UserMistake):

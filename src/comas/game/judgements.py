@@ -31,14 +31,14 @@ def is_work(turn: Turn) -> bool:
 def accepts(turn: Turn) -> bool | None:
     """Whether a judge accepts the work; None where it cannot be read.
 
-    `info["belief"]` is the expected share of a scale, of which a half accepts. `info["said"]` is
-    right or wrong. `info["score"]` is a whole number of comas's scale, of which
-    only 1 is fatally wrong, or a share of a scale, from 0 to 1, of which a half accepts.
+    `info["belief"]` is the expected share of a scale, of which a half accepts. `info["verdict"]` is
+    right or wrong. `info["score"]` is a whole number of comas's scale, of which only 1 is fatally
+    wrong, or a share of a scale, from 0 to 1, of which a half accepts.
     """
     belief = turn.info.get("belief")
     if isinstance(belief, float):
         return belief >= 0.5
-    verdict = turn.info.get("said")
+    verdict = verdict_of(turn)
     if isinstance(verdict, str):
         return SAYINGS.get(verdict)
     score = turn.info.get("score")
@@ -47,6 +47,13 @@ def accepts(turn: Turn) -> bool | None:
     if isinstance(score, float) and 0.0 <= score <= 1.0:
         return score >= 0.5
     return None
+
+
+def verdict_of(turn: Turn) -> Any:
+    """Return what a judge said in words, None of nothing; methods written for 0.1 note it as
+    `info["said"]`.
+    """
+    return turn.info.get("verdict", turn.info.get("said"))
 
 
 def unreadable(info: Mapping[str, Any]) -> bool | None:

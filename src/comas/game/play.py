@@ -153,10 +153,10 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
         if file is None or not ours or ours[-1].filename != file:
             raise  # it happened in what the file called
         frame = ours[-1]
-        place = f"{Path(file).name} line {frame.lineno}"
+        location = f"{Path(file).name} line {frame.lineno}"
         hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
         raise UserMistake(
-            f"{doing} failed in {place}: {type(cause).__name__}: {cause}{hint}"
+            f"{doing} failed in {location}: {type(cause).__name__}: {cause}{hint}"
         ) from error
 
 

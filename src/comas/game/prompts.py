@@ -123,11 +123,11 @@ class Quoted(str):
     is written, is only ever the template's own. Joined with other text it is no quote any more.
     """
 
-    def filling(self, template: str, place: int) -> str:
+    def filling(self, template: str, start: int) -> str:
         """The quote in a hole that begins at this place of a template. At the beginning of a
         template of one line it continues that line.
         """
-        before = template[:place]
+        before = template[:start]
         begins_line = before.endswith("\n") or (not before and "\n" in template)
         return QUOTE + self.continuing() if begins_line else self.continuing()
 
@@ -171,8 +171,8 @@ def common_of(template: str, hole: str, facts: Mapping[str, str]) -> int:
     """Count the characters of a filled template that stand before a hole, 0 where it has none: what
     prompts that differ in this hole alone begin with.
     """
-    before, found, _ = template.partition(f"{{{hole}}}")
-    return len(fill(before, facts)) if found else 0
+    before, separator, _ = template.partition(f"{{{hole}}}")
+    return len(fill(before, facts)) if separator else 0
 
 
 def solving(question: Question, task: Task, default: Mapping[str, str] = SOLVING) -> str:

@@ -114,7 +114,7 @@ def by_answer(turns: Sequence[Turn], task: Task) -> list[list[Turn]]:
     unreadable ones are left out.
     """
     groups = alike([turn.info["answer"] for turn in turns], task)
-    return [[turns[place] for place in places] for places in groups]
+    return [[turns[index] for index in places] for places in groups]
 
 
 def alike(answers: Sequence[str | None], task: Task) -> list[list[int]]:
@@ -122,9 +122,9 @@ def alike(answers: Sequence[str | None], task: Task) -> list[list[int]]:
     None is left out.
     """
     by_spelling: dict[str, list[int]] = {}
-    for place, answer in enumerate(answers):
+    for index, answer in enumerate(answers):
         if answer is not None:
-            by_spelling.setdefault(answer, []).append(place)
+            by_spelling.setdefault(answer, []).append(index)
     groups: dict[str, list[int]] = {}
     for answer, places in by_spelling.items():
         first = next((other for other in groups if task.same(other, answer)), answer)

@@ -206,22 +206,22 @@ def build_there(plan: HostPlan[RayTable]) -> Host:
 
     engine: Any = plan.engine
     engine.check(f"hosts.{plan.name}")
-    policies = {policy: _placed(place, plan.name) for policy, place in plan.policies.items()}
+    policies = {policy: _placed(location, plan.name) for policy, location in plan.policies.items()}
     under = None if plan.under is None else _placed(plan.under, plan.name)
     gpus = max(1, int(plan.table.gpus or 1))  # a share of one is one
     return local.build(replace(plan, policies=policies, under=under, gpus=gpus))
 
 
-def _placed(place: str, host: str) -> str:
+def _placed(location: str, host: str) -> str:
     """Find where a policy's weights lie here."""
-    if place.startswith(SHIPPED):
-        return str(PACKAGE / place.removeprefix(SHIPPED))
-    if Path(place).is_absolute() and not Path(place).exists():
+    if location.startswith(SHIPPED):
+        return str(PACKAGE / location.removeprefix(SHIPPED))
+    if Path(location).is_absolute() and not Path(location).exists():
         raise UserMistake(
-            f"host {host}: {place} is not on its machine: put it on a disk that both machines"
+            f"host {host}: {location} is not on its machine: put it on a disk that both machines"
             " share, or name a model of the hub"
         )
-    return place
+    return location
 
 
 # --- what travels there
@@ -237,7 +237,7 @@ def packed(plan: HostPlan[RayTable]) -> HostPlan[RayTable]:
         engine=engine,
         work=None,
         method=None if plan.method is None else of_learning(plan.method),
-        policies={policy: _portable(place) for policy, place in plan.policies.items()},
+        policies={policy: _portable(location) for policy, location in plan.policies.items()},
         under=None if plan.under is None else _portable(plan.under),
     )
 
@@ -263,16 +263,16 @@ def _stays(*_: Any, **__: Any) -> NoReturn:
     raise AssertionError("games are played and settled where the run is")
 
 
-def _portable(place: str) -> str:
+def _portable(location: str) -> str:
     """A folder of the package by its name there, another one by its whole path; names of models as
     they are.
     """
-    path = Path(place)
+    path = Path(location)
     if path.exists():
         path = path.resolve()
     if path.is_absolute() and path.is_relative_to(PACKAGE):
         return SHIPPED + path.relative_to(PACKAGE).as_posix()
-    return str(path) if path.is_absolute() else place
+    return str(path) if path.is_absolute() else location
 
 
 # --- the near end
@@ -634,8 +634,8 @@ def _own_signals() -> Iterator[None]:
 def _without_keys(named: frozenset[str]) -> Iterator[None]:
     """In here the environment has no keys but Ray's own."""
     everything = dict(os.environ)
-    kept = without_keys(everything, named)
-    taken = {k: v for k, v in everything.items() if k not in kept and not k.startswith("RAY_")}
+    allowed = without_keys(everything, named)
+    taken = {k: v for k, v in everything.items() if k not in allowed and not k.startswith("RAY_")}
     for name in taken:
         del os.environ[name]
     try:

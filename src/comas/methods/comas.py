@@ -275,9 +275,11 @@ then read by its probability of yes.
 """
 ROLES = {
     "solution": Role(
-        "answer", reward="the mean of its readable scores: 3 is +1, 2 is +0.5, 1 is 0"
+        "answer",
+        reward="the mean of its readable scores, from 0 to 1: 3 is +1, 2 is +0.5, 1 is 0; with"
+        " score=p_true the probability of yes",
     ),
-    "evaluation": Role("judge", reward="the opposite: 1 minus that"),
+    "evaluation": Role("judge", reward="the opposite: 1 minus the score"),
     "scoring": Role("judge", reward="0; -1 for a score that cannot be read; none if weighed"),
     "blind": Role("other"),
 }

@@ -38,8 +38,8 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             band = selected if agrees(turn, best, task) else others
             band.append(turn)
         for lowest, band in ((0.5, selected), (-1.0, others)):
-            for turn, place in zip(band, places(band, readable), strict=True):
-                turn.reward = lowest + 0.5 * place
+            for turn, novelty in zip(band, places(band, readable), strict=True):
+                turn.reward = lowest + 0.5 * novelty
 
 
 def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:

@@ -53,14 +53,14 @@ async def play(
     prompt = words(WORDING, task, "assess", question=defuse(posed.prompt))
     turns = await together(agent.ask("assess", prompt, about=proposal) for _ in range(votes))
     for turn in turns:
-        turn.info["said"] = last_word(turn, SAYINGS)
+        turn.info["verdict"] = last_word(turn, SAYINGS)
     word, _ = consensus(turns)
     return word
 
 
 def consensus(turns: Sequence[Turn]) -> tuple[str | None, float]:
     """The word that most assessments end with, the earlier of equals, and its share of all."""
-    word, votes, _ = leading([turn.info["said"] for turn in turns])
+    word, votes, _ = leading([turn.info["verdict"] for turn in turns])
     return word, votes / max(1, len(turns))
 
 
@@ -70,10 +70,10 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
     """
     for episode in episodes:
         turns = in_role(episode, "assess")
-        word, votes, others = leading([turn.info["said"] for turn in turns])
+        word, votes, others = leading([turn.info["verdict"] for turn in turns])
         agreed = votes >= 2 and votes > others
         for turn in turns:
-            turn.reward = float(agreed and turn.info["said"] == word)
+            turn.reward = float(agreed and turn.info["verdict"] == word)
             turn.group = f"{episode.id}/{turn.policy}"
 
 

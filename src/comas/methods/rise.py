@@ -45,7 +45,7 @@ async def _solve(question: Question, author: Agent, judge: Agent, task: Task) ->
     solution.info["accepted"] = False
     if given(question, solution, task) is not None:
         judging = await evaluate(question, solution, judge, task)
-        solution.info["accepted"] = judging.info["said"] == "right"
+        solution.info["accepted"] = judging.info["verdict"] == "right"
     return solution
 
 
@@ -59,7 +59,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             turn.reward = None if verdict == "failed" else float(verdict == "right")
         for turn in in_role(episode, "evaluation"):
             verdict = verdicts[turn.about or ""]
-            turn.reward = _reward_of(turn.info["said"], verdict)
+            turn.reward = _reward_of(turn.info["verdict"], verdict)
 
 
 def _reward_of(judgement: str | None, verdict: str | None) -> float | None:

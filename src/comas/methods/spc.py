@@ -78,7 +78,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
                 turn.reward = None if turn.info["verdict"] == "failed" else -1.0
             elif turn.role == "evaluation":
                 work = turns[turn.about or ""]
-                caught = turn.info["said"] == work.info["verdict"]
+                caught = turn.info["verdict"] == work.info["verdict"]
                 turn.reward = 1.0 if caught else -1.0
                 if work.role == "sabotage":
                     work.reward = -turn.reward

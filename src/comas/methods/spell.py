@@ -109,14 +109,14 @@ async def _judged(
     prompt = words(WORDING, task, "comparing", answer=defuse(answer), work=shown)
     turns = await together(judge.ask("comparing", prompt, about=work) for judge in judges)
     for turn in turns:
-        turn.info["said"] = last_word(turn, ("yes", "no"))
-    votes = [turn.info["said"] == "yes" for turn in turns if turn.info["said"] is not None]
+        turn.info["verdict"] = last_word(turn, ("yes", "no"))
+    votes = [turn.info["verdict"] == "yes" for turn in turns if turn.info["verdict"] is not None]
     accepted = 2 * sum(votes) > len(votes)
     work.info |= {"ruled": ruled, "solves": ruled or accepted}
     share = max(sum(votes), len(votes) - sum(votes)) / max(1, len(votes))
     for turn in turns:
-        taught = accepted == ruled and 0.51 <= share <= 0.99 and turn.info["said"] is not None
-        turn.info["agreed"] = (turn.info["said"] == "yes") == accepted if taught else None
+        taught = accepted == ruled and 0.51 <= share <= 0.99 and turn.info["verdict"] is not None
+        turn.info["agreed"] = (turn.info["verdict"] == "yes") == accepted if taught else None
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) -> None:

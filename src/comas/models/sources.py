@@ -245,14 +245,14 @@ def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset())
         return _source_of_run(*run_and_step, above)
     if is_packaged(name):
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
-    place = str(Path(name).resolve()) if Path(name).exists() else name
-    if is_adapter(place):
-        below = recorded_base(place)
-        return Source("adapter", place, place, below=below, origin=frozenset({below}))
-    kind: Kind = "folder" if Path(place).is_dir() or is_place(place) else "hub"
-    if is_gguf(place):
+    location = str(Path(name).resolve()) if Path(name).exists() else name
+    if is_adapter(location):
+        below = recorded_base(location)
+        return Source("adapter", location, location, below=below, origin=frozenset({below}))
+    kind: Kind = "folder" if Path(location).is_dir() or is_place(location) else "hub"
+    if is_gguf(location):
         kind = "gguf"
-    return Source(kind, place, place, origin=frozenset({place}))
+    return Source(kind, location, location, origin=frozenset({location}))
 
 
 def _source_of_run(run: Run, step: int | None, above: frozenset[str]) -> Source:
@@ -266,17 +266,17 @@ def _source_of_run(run: Run, step: int | None, above: frozenset[str]) -> Source:
         for agent in config["agents"].values()
         if has_weights(hosts[agent["host"]])
     }
-    place = str(run.path.resolve())
-    if place in above:
+    folder = str(run.path.resolve())
+    if folder in above:
         raise UserMistake(
-            f"run {place}: it begins, through runs of runs, with itself: correct the base in its"
+            f"run {folder}: it begins, through runs of runs, with itself: correct the base in its"
             " config.toml"
         )
-    origins = [source_of(base, above=above | {place}).origin for base in bases]
+    origins = [source_of(base, above=above | {folder}).origin for base in bases]
     return Source(
         "run",
-        place if step is None else f"{place}@{step}",
-        place,
+        folder if step is None else f"{folder}@{step}",
+        folder,
         step,
         origin=frozenset[str]().union(*origins),
         whole=all(host.get("learner", "full") == "full" for host in hosts.values()),
@@ -319,17 +319,17 @@ def whole_model(base: str) -> tuple[str, dict[str, str]]:
     """Return where to load a model from, and further arguments of `from_pretrained`; an error for
     an adapter, and for what is not there.
     """
-    place = place_of_model(base)
-    if is_gguf(place):
-        return gguf.arguments_of(place)
-    if is_adapter(place):
+    location = place_of_model(base)
+    if is_gguf(location):
+        return gguf.arguments_of(location)
+    if is_adapter(location):
         raise UserMistake(
             f"base {base!r} is an adapter, no whole model: it goes onto the base that it was made"
             " for"
         )
-    if is_place(place) and not Path(place).is_dir():
+    if is_place(location) and not Path(location).is_dir():
         raise UserMistake(f"base {base!r}: no such folder")
-    return place, {}
+    return location, {}
 
 
 def beneath(base: str) -> str:
@@ -419,11 +419,11 @@ def snapshot(base: str) -> Path | None:
     return Path(file).parent if isinstance(file, str) else None
 
 
-def files_of(place: str) -> Path:
+def files_of(location: str) -> Path:
     """The folder or file from which weights at a place are loaded; of a hub name the folder in the
     hub's cache.
     """
-    return Path(place) if Path(place).exists() else snapshot(place) or Path(place)
+    return Path(location) if Path(location).exists() else snapshot(location) or Path(location)
 
 
 def config_folder(base: str) -> str | None:

@@ -32,8 +32,8 @@ class Group:
     Raises OSError where that is not allowed, or has no such limits.
     """
 
-    def __init__(self, place: Path, memory: int, processes: int) -> None:
-        self.path = place / f"comas-{os.getpid()}-{next(_numbers)}"
+    def __init__(self, parent: Path, memory: int, processes: int) -> None:
+        self.path = parent / f"comas-{os.getpid()}-{next(_numbers)}"
         os.mkdir(self.path)
         try:
             self._write("memory.max", memory)

@@ -137,7 +137,7 @@ def instructions(machine: str) -> bytes:
     if machine not in MACHINES:
         return b""
     column, name = MACHINES[machine]
-    made = [
+    program = [
         _step(LOAD, MACHINE),
         _step(EQUAL, name, yes=1),
         _step(RETURN, KILL),  # calls of a 32-bit program have other numbers
@@ -148,11 +148,11 @@ def instructions(machine: str) -> bytes:
     for call, (argument, refused, error) in _rules().items():
         number = CHECKED[call][column]
         block = _argument(argument, refused, error)
-        made += [_step(EQUAL, number, no=len(block)), *block]
+        program += [_step(EQUAL, number, no=len(block)), *block]
     for table, error in ((FORBIDDEN, errno.EPERM), (ABSENT, errno.ENOSYS)):
         numbers = [number for pair in table.values() if (number := pair[column]) is not None]
-        made += _among(sorted(numbers), error)
-    return b"".join([*made, _step(RETURN, ALLOW)])
+        program += _among(sorted(numbers), error)
+    return b"".join([*program, _step(RETURN, ALLOW)])
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -164,17 +164,17 @@ def _argument(index: int, refused: list[tuple[str, int]], error: int) -> list[by
     """Look at the lower half of an argument, which is all that the kernel itself looks at of these;
     then it is over.
     """
-    made: list[bytes] = []
+    steps: list[bytes] = []
     for how, value in refused:
-        made.append(_step(LOAD, ARGUMENTS + 8 * index))
+        steps.append(_step(LOAD, ARGUMENTS + 8 * index))
         if how == "all":
-            made.append(_step(MASK, value))
+            steps.append(_step(MASK, value))
         fails_if_true = how != "not"
-        made.append(
+        steps.append(
             _step(ANY if how == "any" else EQUAL, value, yes=not fails_if_true, no=fails_if_true)
         )
-        made.append(_step(RETURN, FAIL | error))
-    return [*made, _step(RETURN, ALLOW)]
+        steps.append(_step(RETURN, FAIL | error))
+    return [*steps, _step(RETURN, ALLOW)]
 
 
 def _among(numbers: list[int], error: int) -> list[bytes]:

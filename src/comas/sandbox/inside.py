@@ -129,8 +129,8 @@ def _become(limits: dict[str, Any], fds: list[int]) -> None:
     """Be a sandbox, in a process that was forked to be one."""
     try:
         os.setsid()
-        for fd, place in zip(fds, (0, 1), strict=True):
-            os.dup2(fd, place)
+        for fd, target in zip(fds, (0, 1), strict=True):
+            os.dup2(fd, target)
             os.close(fd)
         take_side(limits)
     finally:

@@ -115,8 +115,8 @@ def _built(name: str, args: Any) -> Exception:
     """A builtin error with its arguments; its nearest base that takes them where it does not."""
     kind: Any = getattr(builtins, name, None)
     # a StopIteration would end a loop of the tests as if all of it had held
-    known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
-    for base in kind.__mro__ if known else ():
+    is_known = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
+    for base in kind.__mro__ if is_known else ():
         try:
             return base(*args)
         except Exception:  # noqa: BLE001 - it wants other arguments

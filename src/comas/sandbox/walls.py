@@ -73,8 +73,8 @@ def enter(limits: dict[str, Any]) -> None:
     libc.prctl(PDEATHSIG, signal.SIGKILL)  # dropping rights cleared it
 
 
-def _call(function: Any, *given: Any) -> None:
-    if function(*given) != 0:
+def _call(function: Any, *arguments: Any) -> None:
+    if function(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{function.__name__}: {os.strerror(code)}")
 

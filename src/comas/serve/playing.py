@@ -4,7 +4,7 @@ request, played side by side.
 Which models there are is decided when the server starts: a request names one of them, never a file.
 Every draw follows from (seed of the run, model, seed of the request, question, number of the
 choice): what else is asked at the time changes no text. Leaves out: what setups mean
-(`evaluation.ways`), how requests are written (`protocol`), how long they may take (`endpoint`).
+(`evaluation.setups`), how requests are written (`protocol`), how long they may take (`endpoint`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from typing import Any, Literal
 from comas.config.checks import check_roles
 from comas.config.plugins import plugin_names
 from comas.config.rehearsal import rehearse
-from comas.evaluation import ways
 from comas.evaluation.games import cut_off
-from comas.evaluation.ways import Asking, ChosenSetup
+from comas.evaluation.setups import (
+    Asking,
+    ChosenSetup,
+    check_playable,
+    check_roles_taken,
+    chosen_setup,
+    described,
+    players,
+)
 from comas.game.agent import TeamMember, derive_seed, together
 from comas.game.play import first, play_one
 from comas.team.build import Team
@@ -64,10 +71,10 @@ def models_of(team: Team, setups: Sequence[str] | None = None) -> dict[str, Mode
     check_roles(team.config, [team.method, *(setup.method for setup in chosen)], team.task)
     models: dict[str, Model] = {}
     for setup in chosen:
-        players = ways.players(team, setup)
-        models[setup.name] = Model(setup.name, setup, players, ways.described(team, setup))
-        if len(players) > 1:
-            for who, members in players.items():
+        by_player = players(team, setup)
+        models[setup.name] = Model(setup.name, setup, by_player, described(team, setup))
+        if len(by_player) > 1:
+            for who, members in by_player.items():
                 name = f"{setup.name}/{who}"
                 models[name] = Model(name, setup, {who: members}, "1 agent")
     if not models:
@@ -112,9 +119,9 @@ def _playable(team: Team, name: str) -> ChosenSetup | None:
 
 
 def _checked(team: Team, name: str) -> ChosenSetup:
-    setup = ways.chosen_setup(name, team)
-    ways.check_playable(setup, team.task)
-    ways.check_roles_taken(setup, team.members)
+    setup = chosen_setup(name, team)
+    check_playable(setup, team.task)
+    check_roles_taken(setup, team.members)
     return setup
 
 

@@ -219,14 +219,14 @@ class _Body(_Strict):
         """Leave out what asks for nothing; what is left and is no field is refused by its name."""
         if not isinstance(table, dict):
             return table
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in table.items():
             if value is None or name in (*NAMES, *SWITCHED):
                 continue
             is_neutral = value in NOTHING or (name in NEUTRAL and value == NEUTRAL[name])
             if name in cls.model_fields or not is_neutral:
-                given[name] = value
-        return given
+                fields[name] = value
+        return fields
 
     @field_validator("messages")
     @classmethod

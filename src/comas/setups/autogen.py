@@ -48,14 +48,14 @@ async def talk(
     Nobody can declare the end where it `always` goes on.
     """
     first, *others = speakers
-    said = answer = await solve(first, question, task)
+    reply = answer = await solve(first, question, task)
     for at, speaker in enumerate(others, 1):
-        if ends(said, task) and not always:
+        if ends(reply, task) and not always:
             break
         if at % 2:
-            said = await check(speaker, question, answer, task)
+            reply = await check(speaker, question, answer, task)
         else:
-            said = answer = await revise(speaker, question, answer, said, task, at // 2)
+            reply = answer = await revise(speaker, question, answer, reply, task, at // 2)
     return answer
 
 

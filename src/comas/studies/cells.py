@@ -135,8 +135,8 @@ class Cell:
         return float(cell["accuracy"])
 
     def latest(self) -> str:
-        """Read the last line that its commands have written; empty where they have written
-        nothing.
+        """Read the last line that its commands have written, but for what they say of a run that is
+        over; empty where they have written nothing.
         """
         try:
             with self.log.open("rb") as log:
@@ -144,7 +144,8 @@ class Cell:
                 lines = log.read().decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return ""
-        return next((line for line in reversed(lines) if line.strip()), "")
+        over = ("next: ", "run:  ")
+        return next((x for x in reversed(lines) if x.strip() and not x.startswith(over)), "")
 
     def fail(self, stage: str, reason: str) -> str:
         """Note why a try failed, and return it in words."""

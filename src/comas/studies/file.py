@@ -27,7 +27,8 @@ from comas.config.mistakes import explain, nearest
 from comas.config.plan import Plan, plan
 from comas.config.plugins import load_plugin, names_file, with_tools
 from comas.config.schema import anchor, beside, put, read
-from comas.evaluation import ways
+from comas.evaluation.setups import check_playable, check_roles_taken, chosen_setup
+from comas.evaluation.setups import parts_of as setup_parts
 from comas.storage import files
 from comas.storage.records import flat
 from comas.team.build import team_without_models
@@ -153,12 +154,12 @@ def read_file(path: Path) -> StudyFile:
 
 
 @contextmanager
-def naming(place: str) -> Generator[None]:
+def naming(where: str) -> Generator[None]:
     """Say of a mistake that is found in here where it is."""
     try:
         yield
     except UserMistake as error:
-        raise UserMistake(f"{place}: {error}") from error
+        raise UserMistake(f"{where}: {error}") from error
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -347,10 +348,10 @@ def _settings_of(name: str, table: Keys, common: Keys) -> Iterator[tuple[str, Ke
         yield full_name, over(own_keys, nested(point)), trained
 
 
-def _check_ours(place: str, keys: Keys) -> None:
+def _check_ours(where: str, keys: Keys) -> None:
     for key in keys:
         if key in OURS:
-            raise UserMistake(f"{place}: {key} is set for all settings alike, by {OURS[key]}")
+            raise UserMistake(f"{where}: {key} is set for all settings alike, by {OURS[key]}")
 
 
 def nested(table: Mapping[str, Any]) -> Keys:
@@ -382,9 +383,9 @@ WRITTEN = (
 """Keys of a line of metrics.jsonl besides the metrics of a step."""
 
 
-def check_named(what: str, name: str, known: Iterable[str]) -> None:
+def check_named(what: str, name: str, available: Iterable[str]) -> None:
     """An error with the nearest name where there is none of this name."""
-    names = list(known)
+    names = list(available)
     if name not in names:
         raise UserMistake(f"{what}: there is no {name!r}: {nearest(name, names)}")
 
@@ -427,9 +428,9 @@ def _check_taken(measure: Measure, setting: Setting) -> None:
         task = with_tools(load_plugin("task", measure.task), config.tools, config.tool_options)
         planned = replace(planned, task=task)
     team = team_without_models(planned)  # without weights, which may not be on this machine
-    chosen = ways.chosen_setup(str(measure.setup), team)
-    ways.check_playable(chosen, team.task)
-    ways.check_roles_taken(chosen, team.members)
+    chosen = chosen_setup(str(measure.setup), team)
+    check_playable(chosen, team.task)
+    check_roles_taken(chosen, team.members)
 
 
 def check_claims(study: StudyFile, settings: Sequence[Setting]) -> None:
@@ -497,7 +498,7 @@ def locate(study: StudyFile, folder: Path) -> None:
 
 def with_plugin(setup: str, rename: Callable[[str], str]) -> str:
     """A setup with its name or file written in another way, and its options."""
-    plugin, *options = ways.parts_of(setup)
+    plugin, *options = setup_parts(setup)
     return ":".join((rename(plugin), *options))
 
 

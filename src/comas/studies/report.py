@@ -501,8 +501,8 @@ def finals(path: Path, lines: Sequence[Line]) -> None:
             colour, face = (GREY, "white") if is_control else (INK, INK)
             if not values:
                 across: Any = axes.get_yaxis_transform()  # x counts the width of the picture
-                place: Any = {"transform": across, "verticalalignment": "center"}
-                axes.text(0.02, y, "not measured", color=GREY, **place)
+                text_style: Any = {"transform": across, "verticalalignment": "center"}
+                axes.text(0.02, y, "not measured", color=GREY, **text_style)
                 continue
             interval = seeds_interval(values)
             axes.plot(values, [y] * len(values), "o", color=colour, alpha=0.4, markersize=3)

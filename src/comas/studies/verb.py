@@ -79,7 +79,7 @@ class Study:
     def begun(self) -> int:
         """Cells of which anything was tried, those that the file no longer has included."""
         places = {*self.out.glob("cells/*/*/run"), *self.out.glob("cells/*/*/failed.json")}
-        return len({place.parent for place in places})
+        return len({path.parent for path in places})
 
     def left(self) -> list[Cell]:
         """Cells that are not done."""
@@ -119,16 +119,16 @@ class Study:
             files.replace(self.out / DECLARED, files.as_json(record, indent=1))
         return Declared(digest, additions)
 
-    def _added(self, known: Mapping[str, Any], plain: Mapping[str, Any], begun: int) -> list[str]:
+    def _added(self, earlier: Mapping[str, Any], plain: Mapping[str, Any], begun: int) -> list[str]:
         """Say what is new, in words; an error for anything that is no longer what it was."""
         changed: list[str] = []
-        if known["budget"] != plain["budget"]:
+        if earlier["budget"] != plain["budget"]:
             changed.append("the budget is another")
-        if known["claims"] != plain["claims"]:
+        if earlier["claims"] != plain["claims"]:
             changed.append("the claims are others")
         added: list[str] = []
         for kind in ("setting", "measure"):
-            before, now = (record[f"{kind}s"] for record in (known, plain))
+            before, now = (record[f"{kind}s"] for record in (earlier, plain))
             for name, facts in before.items():
                 if name not in now:
                     changed.append(f"{kind} {name} is gone")
@@ -137,8 +137,10 @@ class Study:
                     keys = [key for key in keys if facts.get(key) != now[name].get(key)]
                     changed.append(f"{kind} {name} is another ({', '.join(keys[:3])})")
             added += [f"{kind} {name}" for name in now if name not in before]
-        changed += [f"seed {seed} is gone" for seed in known["seeds"] if seed not in plain["seeds"]]
-        added += [f"seed {seed}" for seed in plain["seeds"] if seed not in known["seeds"]]
+        changed += [
+            f"seed {seed} is gone" for seed in earlier["seeds"] if seed not in plain["seeds"]
+        ]
+        added += [f"seed {seed}" for seed in plain["seeds"] if seed not in earlier["seeds"]]
         have_run = "1 cell has run" if begun == 1 else f"{begun} cells have run"
         if changed:
             raise UserMistake(

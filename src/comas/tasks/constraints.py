@@ -265,8 +265,8 @@ def extract(question: Question, text: str) -> str | None:
     else:
         lines = [line for line in text.splitlines() if _NUMBER.search(line)]
         part = lines[-1] if lines else ""
-    found = _NUMBER.findall(part.partition("=")[0])
-    return _as_text(tuple(sorted(map(int, found)))) if len(found) == asked[0].size else None
+    numbers = _NUMBER.findall(part.partition("=")[0])
+    return _as_text(tuple(sorted(map(int, numbers)))) if len(numbers) == asked[0].size else None
 
 
 def check(question: Question, text: str) -> Verdict:

@@ -184,7 +184,7 @@ def _with_pages(question: Question, pages: int) -> Question:
 def facts_around(start: int, pages: int) -> str:
     """So many facts: those of the longest chain from a number, as far as they go, and others."""
     rng = random.Random(f"facts around {start}")
-    numbers = [WORLD.follow(start, place) for place in range(LONGEST)]
+    numbers = [WORLD.follow(start, step) for step in range(LONGEST)]
     others = rng.sample(range(SIZE), SIZE)
     chosen = list(dict.fromkeys([*numbers, *others]))[:pages]
     rng.shuffle(chosen)

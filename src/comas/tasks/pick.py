@@ -237,9 +237,9 @@ def rephrase(question: Question, rng: random.Random) -> Question | None:
         return None
     numbers, target = puzzle
     places = list(range(len(numbers)))
-    while any(place == before for before, place in enumerate(places)):
+    while any(index == before for before, index in enumerate(places)):
         rng.shuffle(places)
-    moved = " ".join(str(numbers[place]) for place in places)
+    moved = " ".join(str(numbers[index]) for index in places)
     prompt = f"{moved} -> {target}"
     return replace(question, prompt=prompt) if prompt != question.prompt else None
 

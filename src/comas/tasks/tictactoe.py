@@ -112,7 +112,7 @@ def _with(board: Board, cell: str, mark: str) -> Board:
 
 def _has_won(board: Board, mark: str) -> bool:
     """Whether this mark has three in a row."""
-    return any(all(board[place] == mark for place in line) for line in LINES)
+    return any(all(board[cell] == mark for cell in line) for line in LINES)
 
 
 def extract(question: Question, text: str) -> str | None:

@@ -126,12 +126,12 @@ async def _check_weighing(host: Host, policy: str) -> None:
 
 
 async def _check_frozen(host: Host, policy: str) -> None:
-    for kept in (
+    for request in (
         _ask(host, policy, "t1"),
         host.tell(Ask("t2", policy, MESSAGES, "solution", True), "1 + 2 = 3"),
     ):
         try:
-            await kept
+            await request
         except UserMistake:
             continue
         raise AssertionError("it does not learn, and kept a turn for learning")

@@ -176,8 +176,8 @@ def _reversed(draw: Callable[..., list[Question]]) -> Callable[..., list[Questio
     """Wrap a draw so that its questions come the other way round."""
 
     @functools.wraps(draw)
-    def reversed_draw(*given: Any, **options: Any) -> list[Question]:
-        return draw(*given, **options)[::-1]
+    def reversed_draw(*arguments: Any, **options: Any) -> list[Question]:
+        return draw(*arguments, **options)[::-1]
 
     return reversed_draw
 

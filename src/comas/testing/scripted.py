@@ -207,11 +207,11 @@ def stand_ins(plan: Plan) -> dict[str, Scripted]:
     }
 
 
-def repeating(said: str | Reply) -> Script:
+def repeating(reply: str | Reply) -> Script:
     """A script in which everybody always says the same."""
 
     def script(policy: str, role: str, prompt: str, seed: int) -> str | Reply:
-        return said
+        return reply
 
     return script
 

@@ -139,8 +139,8 @@ def learning_rates(config: Config, plan: Plan) -> Iterator[str]:
             source = f"recipe of task {plan.task.name}{times}"
         rate = host.lr or plan.config.lr
         hosts_of.setdefault(f"{rate:g} ({source})", []).append(name)
-    for said, names in hosts_of.items():
-        yield said if len(hosts_of) == 1 else f"{said} at {', '.join(names)}"
+    for rate_text, names in hosts_of.items():
+        yield rate_text if len(hosts_of) == 1 else f"{rate_text} at {', '.join(names)}"
     own = {policy.name: policy.lr for policy in plan.policies if policy.learns and policy.lr}
     for policy, rate in own.items():
         yield f"{rate:g} for {policy} (set by its agent)"

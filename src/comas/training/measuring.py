@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from comas.evaluation.accuracy import Answer, accuracy, answer_all, by_agent, by_question, copied
-from comas.evaluation.ways import asking_of, by_themselves
+from comas.evaluation.setups import asking_of, by_themselves
 from comas.hooks import Hook, Pulse, Stage
 from comas.stats import Interval
 from comas.storage.run import Run

@@ -112,5 +112,5 @@ def note_truth(step: StepRecord) -> None:
     for turn in step.turns:
         if turn.id in labels:
             turn.info["right"] = labels[turn.id]
-        elif turn.kind == "judge" and ("score" in turn.info or "said" in turn.info):
+        elif turn.kind == "judge" and turn.info.keys() & {"score", "verdict", "said"}:
             turn.info["accepts"] = accepts(turn)

@@ -108,11 +108,11 @@ class RunDocuments:
                 return self._figures(first)
             case ["step", int(number)]:
                 episodes = self._episodes(number)
-                return [discussion.row(record, place) for place, record in enumerate(episodes)]
+                return [discussion.row(record, index) for index, record in enumerate(episodes)]
             case ["step", int(number), "all"]:
                 return list(map(discussion.shown, self._episodes(number)))
-            case ["step", int(number), int(place)] if place < len(self._episodes(number)):
-                return discussion.shown(self._episodes(number)[place])
+            case ["step", int(number), int(index)] if index < len(self._episodes(number)):
+                return discussion.shown(self._episodes(number)[index])
             case ["eval", str(stage)] if stage in self._measured():
                 return self.run.read_eval(stage)
         raise KeyError(name)
@@ -212,11 +212,11 @@ class EvaluationDocuments:
                 games = list(by_id.values())
                 match rest:
                     case []:
-                        return [discussion.row(game, place) for place, game in enumerate(games)]
+                        return [discussion.row(game, index) for index, game in enumerate(games)]
                     case ["all"]:
                         return list(map(discussion.shown, games))
-                    case [int(place)] if place < len(games):
-                        return discussion.shown(games[place])
+                    case [int(index)] if index < len(games):
+                        return discussion.shown(games[index])
                     case _:
                         pass
         raise KeyError(name)

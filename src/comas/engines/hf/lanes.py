@@ -290,17 +290,17 @@ def _move(piece: Piece, columns: int) -> Move:
 
 def _filled(buffers: Sequence[Tensor], moves: Sequence[Move], rows: int, columns: int) -> Tensor:
     _, heads, _, width = buffers[0].shape
-    made = buffers[0].new_empty(rows, heads, columns + AHEAD, width)
+    filled = buffers[0].new_empty(rows, heads, columns + AHEAD, width)
     for buffer, (source, places, span, own_RN) in zip(buffers, moves, strict=True):
         if own_RN is None:
             part = buffer[source, :, span.start : span.stop]
         else:
             part = buffer.transpose(1, 2)[source[:, None], own_RN].transpose(1, 2)
         empty = columns - len(span)
-        made[places, :, empty:columns] = part
+        filled[places, :, empty:columns] = part
         if empty:
-            made[places, :, :empty] = 0  # what is masked must still be finite
-    return made
+            filled[places, :, :empty] = 0  # what is masked must still be finite
+    return filled
 
 
 EMPTY = 0.1
@@ -414,30 +414,30 @@ class Lanes:
         """Keep the rows that live, and begin `rows`, whose first tokens are drawn."""
         self._captured = None
         self._steps = 0
-        kept = np.flatnonzero(live_B)
+        live_rows = np.flatnonzero(live_B)
         if not self.mixes:
-            self._together(kept, rows, prompts, draw)
+            self._together(live_rows, rows, prompts, draw)
             return
-        if not len(rows) and self._leave(kept):
+        if not len(rows) and self._leave(live_rows):
             return
-        stay = len(kept)
+        stay = len(live_rows)
         policies = np.array([policy for policy, _ in prompts], dtype=np.int64)
-        policy_B = np.concatenate([self.policy_B[kept], policies])
+        policy_B = np.concatenate([self.policy_B[live_rows], policies])
         order = np.argsort(policy_B, kind="stable")
         places = np.argsort(order).tolist()
         lengths = np.array([len(ids) for _, ids in prompts], dtype=np.int64)
         pieces: list[Piece] = []
         if stay:
-            pieces.append(Piece(self.cache, kept.tolist(), places[:stay]))
-            lengths = np.concatenate([self.cache.used - self.empty_B[kept], lengths])
+            pieces.append(Piece(self.cache, live_rows.tolist(), places[:stay]))
+            lengths = np.concatenate([self.cache.used - self.empty_B[live_rows], lengths])
         entering = np.array(rows, dtype=np.int64)
         entered, drawn = self._enter(entering, prompts, places[stay:], draw)
         lengths_B = lengths[order]
         columns = int(lengths_B.max())
         self.cache = joined([*pieces, *entered], len(order), columns)
-        self.row_B = np.concatenate([self.row_B[kept], entering])[order]
+        self.row_B = np.concatenate([self.row_B[live_rows], entering])[order]
         self.policy_B = policy_B[order]
-        self.drawn_B = np.concatenate([self.drawn_B[kept], drawn])[order]
+        self.drawn_B = np.concatenate([self.drawn_B[live_rows], drawn])[order]
         self.empty_B = columns - lengths_B
 
     def _enter(
@@ -469,14 +469,14 @@ class Lanes:
             pieces.append(Piece(cache, source, [places[i] for i in part]))
         return pieces, drawn
 
-    def _leave(self, kept: np.ndarray) -> bool:
+    def _leave(self, live_rows: np.ndarray) -> bool:
         """Rows go and none come: those that stay move within their buffers, unless too many columns
         would be empty.
         """
-        if not self.moves or int(self.empty_B[kept].min()) > EMPTY * self.cache.used:
+        if not self.moves or int(self.empty_B[live_rows].min()) > EMPTY * self.cache.used:
             return False
-        self.cache.keep(kept.tolist())
-        self._only(kept)
+        self.cache.keep(live_rows.tolist())
+        self._only(live_rows)
         return True
 
     def behind(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Tensor]]:
@@ -491,21 +491,21 @@ class Lanes:
         read before the others, unless they are those that were read last.
         """
         at_start = np.zeros(1, dtype=np.int64)
-        for place, (policy, ids) in enumerate(prompts):
+        for index, (policy, ids) in enumerate(prompts):
             head = _key((policy, ids[:common]), 0)
             if head != self._head:
                 self.cache = self.empty_cache()
                 self.read([ids[:common]], [policy], at_start, self.cache)
                 self._head = head
             self.cache.cut(common)
-            yield [place], self.read([ids[common:]], [policy], at_start, self.cache)
+            yield [index], self.read([ids[common:]], [policy], at_start, self.cache)
 
-    def _only(self, kept: np.ndarray) -> None:
+    def _only(self, live_rows: np.ndarray) -> None:
         """Forget the other rows; the cache is somebody else's."""
-        self.row_B = self.row_B[kept]
-        self.policy_B = self.policy_B[kept]
-        self.drawn_B = self.drawn_B[kept]
-        self.empty_B = self.empty_B[kept]
+        self.row_B = self.row_B[live_rows]
+        self.policy_B = self.policy_B[live_rows]
+        self.drawn_B = self.drawn_B[live_rows]
+        self.empty_B = self.empty_B[live_rows]
 
     def _prefilled(self, prompts: Sequence[Prompt]) -> list[tuple[list[int], Any, Tensor]]:
         """Per forward pass: which prompts it computes, sorted by policy, their cache, logits behind
@@ -528,7 +528,7 @@ class Lanes:
         policies = np.array([policy for policy, _ in prompts])
         cut = np.array([max(0, len(ids) - plan.suffix) for _, ids in prompts])
         order = np.argsort(policies, kind="stable").tolist()
-        place = np.argsort(order).tolist()
+        position_of = np.argsort(order).tolist()
         heads = [(prompts[h][0], prompts[h][1][: cut[h]]) for h in plan.heads]
         lengths = np.array([len(ids) for _, ids in heads])
         pieces = []
@@ -537,7 +537,7 @@ class Lanes:
             row_of = {head: row for row, head in enumerate(part)}
             members = [i for i in range(len(prompts)) if plan.of[i] in row_of]
             rows = [row_of[plan.of[i]] for i in members]
-            places = [place[i] for i in members]
+            places = [position_of[i] for i in members]
             less = [int(lengths[plan.of[i]] - cut[i]) for i in members]
             pieces.append(Piece(cache, rows, places, less))
         longest = int(cut.max())
@@ -600,15 +600,15 @@ class Lanes:
 
     def _together(
         self,
-        kept: np.ndarray,
+        live_rows: np.ndarray,
         rows: Sequence[int],
         prompts: Sequence[Prompt],
         draw: Callable[[Tensor, np.ndarray], np.ndarray],
     ) -> None:
         """Caches of another kind: rows may leave, and enter where no others are."""
-        if len(kept):
-            self.cache.reorder_cache(uploaded(torch.from_numpy(kept), self.model.device))
-            self._only(kept)
+        if len(live_rows):
+            self.cache.reorder_cache(uploaded(torch.from_numpy(live_rows), self.model.device))
+            self._only(live_rows)
             return
         [(order, self.cache, logits)] = self._prefilled(prompts)
         self.row_B = np.array(rows)[order]

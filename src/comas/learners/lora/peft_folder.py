@@ -285,8 +285,8 @@ def save_merged(population: Population, policy: str, folder: Path) -> float:
     with torch.no_grad():
         with population.routed([population.policies.index(policy)]):
             apart = _logprobs(model, ids)
-        whole = lambda **given: functional_call(model, merged, (), given)  # noqa: E731
-        gap = float((_logprobs(whole, ids) - apart).abs().max())
+        merged_model = lambda **inputs: functional_call(model, merged, (), inputs)  # noqa: E731
+        gap = float((_logprobs(merged_model, ids) - apart).abs().max())
     if not gap < (NEAR if model.dtype == torch.float32 else float("inf")):
         raise UserMistake(
             f"policy {policy}: merged into one model its log-probs differ by {gap:.2g} from base"

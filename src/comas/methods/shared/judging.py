@@ -155,9 +155,9 @@ def success(solutions: Sequence[Turn]) -> float | None:
 
 
 async def evaluate(question: Question, work: Turn, critic: Agent, task: Task) -> Turn:
-    """Have work judged; `info["said"]` is `right`, `wrong`, or None without a verdict."""
+    """Have work judged; `info["verdict"]` is `right`, `wrong`, or None without a verdict."""
     shown = defuse(task.shown(question, work.text))
     prompt = words(WORDING, task, "evaluation", question=defuse(question.prompt), work=shown)
     turn = await critic.ask("evaluation", prompt, about=work)
-    turn.info["said"] = last_word(turn, SAYINGS)
+    turn.info["verdict"] = last_word(turn, SAYINGS)
     return turn

@@ -69,7 +69,7 @@ function explained(turn, discussion, rewardedFor) {
   const turns = new Map(discussion.turns.map((one) => [one.id, one]));
   const chain = [turn];
   while (chain.at(-1).about && turns.has(chain.at(-1).about)) chain.push(turns.get(chain.at(-1).about));
-  const read = ["score", "said", "answer"].filter((fact) => fact in turn.facts)
+  const read = ["score", "verdict", "said", "answer"].filter((fact) => fact in turn.facts)
     .map((fact) => (turn.facts[fact] === null ? `no ${fact} could be read` : `${fact} ${turn.facts[fact]}`));
   const rewards = chain.map((one) => `${one.role} of ${one.agent} `
     + (one.reward === null ? "has no reward" : `has reward ${signed(one.reward)}`)

@@ -1,8 +1,8 @@
 """Chosen setups: a setup or a method's game, with its options, who plays it, and how all systems
 are asked: with one temperature, one top_p and one number of tokens per role.
 
-Systems are compared, not the settings under which each of them was trained. Leaves out: which ways
-an evaluation takes (`evaluation.spec`).
+Systems are compared, not the settings under which each of them was trained. Leaves out: which
+setups an evaluation has (`evaluation.spec`).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def asking_of(config: Config) -> Asking:
 
 
 def asked_otherwise(systems: Mapping[str, Config], first_name: str) -> Iterator[str]:
-    """A note for each system whose own config asks in another way than that of `first_name`, which
+    """A note for each system whose own config asks otherwise than that of `first_name`, which
     is how all are asked.
     """
     first = systems[first_name]
