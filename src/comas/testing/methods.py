@@ -78,7 +78,7 @@ def check_method(
     counts = [len(rewards) for by_policy in joined.values() for rewards in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
-    for reply in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
+    for reply in ("", " \n", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
         _check_turns(method, discuss(method, task, repeating(reply), questions, **setting))
 
 
