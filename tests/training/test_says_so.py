@@ -12,6 +12,7 @@ import pytest
 
 import comas
 from comas.hooks import Hook
+from comas.storage.records import moved_in
 from comas.types import UserMistake
 
 METHOD = '''"""Every agent answers twice; an answer is rewarded by its length."""
@@ -159,3 +160,9 @@ def test_the_default_run_says_nothing(tmp_path: Path) -> None:
 def test_a_team_that_is_frozen_as_a_whole_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="frozen"):
         notes_of(tmp_path, agents__a0__frozen=True, agents__a1__frozen=True)
+
+
+def test_a_policy_that_nobody_asked_moved_in_no_step() -> None:
+    steps = [{"policies": {"home/a0": {"grad_norm": norm}}} for norm in (0.1, 0.0, 0.2)]
+    agents = {"a0": {"host": "home"}, "a1": {"host": "home"}, "judge": {"frozen": True}}
+    assert moved_in(steps, agents) == {"home/a0": 2, "home/a1": 0}

@@ -155,9 +155,12 @@ function about(folder) {
   const agents = typeof config.agents === "number" ? config.agents : Object.keys(config.agents).length;
   const measures = Object.entries(measured).filter(([, found]) => found).map(([name, found]) => [
     link(path(folder.number, "eval", name), name), ` after ${found.step} steps: ${interval(found.accuracy)}`]);
+  const still = Object.entries(folder.facts.moved || {}).filter(([, count]) => 2 * count < steps)
+    .map(([policy, count]) => `${policy} moved in ${count} of ${number(steps, "steps")}`);
   return [
     h("p", {}, `${config.method} on ${config.task}, ${agents} agents, ${steps} of ${planned} steps, `
       + `${number(tokens, "generated tokens")}, seed ${config.seed}`),
+    still.length > 0 && h("p", { class: "note" }, still.join("; ")),
     measures.length > 0 && h("ul", {}, measures.map((one) => h("li", {}, "held-out accuracy ", one))),
     h("details", {}, h("summary", {}, "config"), h("pre", {}, JSON.stringify(config, null, 1)))];
 }
