@@ -372,7 +372,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
     assert resolved(f"method={name}", "preset=wild").samples == 9
     assert resolved(f"method={name}", "preset=wild", "samples=2").samples == 2
     assert split_options(config.options, method.settle) == {"bonus": 0.1}
-    with pytest.raises(UserMistake, match=r"unknown key loss.clip: one of \(none\)"):
+    with pytest.raises(UserMistake, match=r"unknown key loss.clip: there are none to be set"):
         resolved(f"method={name}", "loss.clip=0.1")
 
 
