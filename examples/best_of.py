@@ -39,7 +39,7 @@ async def draft(question, task, author, peer):
         words(WORDING, task, "evaluation", question=question.prompt, work=work),
         about=solution,
     )
-    solution.info["verdict"] = check.text.split()[-1] if check.text else None
+    solution.info["verdict"] = check.text.split()[-1] if check.text.strip() else None
     return solution
 
 

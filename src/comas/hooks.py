@@ -110,9 +110,11 @@ class Alarm:
     step: int
     """Counted from 0."""
     kind: str
-    """`unreadable`, `cut`, `unrewarded` or `flat`; of a monitor `<monitor>.<hypothesis>`."""
+    """`unreadable`, `cut`, `unrewarded`, `flat` or `still` (a policy that learns nothing); of a
+    monitor `<monitor>.<hypothesis>`.
+    """
     roles: tuple[str, ...]
-    """Roles that it is about; none where it is about the whole step."""
+    """Roles that it is about, or the policy; none where it is about the whole step."""
     share: float
     """Share of the replies of a role, or of the groups; for a monitor its mean of late."""
     text: str

@@ -13,7 +13,17 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    runtime_checkable,
+)
 
 import numpy as np
 from annotated_types import Ge, Gt, Interval
@@ -276,6 +286,10 @@ class Role:
     reward: str | None = None
     """Behaviour that is rewarded, in a few words: the legend of displays. None: the role never is.
     """
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UserMistake(f"Role({self.kind!r}): one of {', '.join(get_args(Kind))}")
 
 
 TRUTH = ("right", "accepts")
@@ -544,6 +558,12 @@ class Method:
     `rows` gets of a defender among `columns`, of another team; None where that is not known. Pure
     play: nobody is rewarded.
     """
+
+    def __post_init__(self) -> None:
+        roles: Mapping[str, Any] = self.roles
+        for name, role in roles.items():
+            if not isinstance(role, Role):
+                raise UserMistake(f"roles[{name!r}] is {role!r}: wanted is Role(kind, reward=...)")
 
     @property
     def rewarded(self) -> tuple[str, ...]:

@@ -50,6 +50,10 @@ def resolved(*pairs: str) -> Config:
         ("options.rounds=0", "greater than or equal to 1"),
         ("kl.solution=nan", "finite"),
         ("kl.solution=-1", "greater than or equal to 0"),
+        ("kl=0.1", "kl = 0.1: a table is wanted: kl.solution=0.1"),
+        ("beta=0.04", "unknown key beta: did you mean kl.solution?"),
+        ("max_completion_length=64", "did you mean max_tokens?"),
+        ("method=grpo", "method 'grpo': did you mean rlvr, which compares answers"),
         ("temperature=inf", "finite"),
         ("task_options.count=abc", "valid integer"),
         ("loss.clip=nan", "loss.clip = nan"),
@@ -368,7 +372,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
     assert resolved(f"method={name}", "preset=wild").samples == 9
     assert resolved(f"method={name}", "preset=wild", "samples=2").samples == 2
     assert split_options(config.options, method.settle) == {"bonus": 0.1}
-    with pytest.raises(UserMistake, match=r"unknown key loss.clip: one of \(none\)"):
+    with pytest.raises(UserMistake, match=r"unknown key loss.clip: there are none to be set"):
         resolved(f"method={name}", "loss.clip=0.1")
 
 

@@ -30,7 +30,7 @@ METHOD = """
 import numpy as np
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
-from comas.types import Method
+from comas.types import Method, Role
 
 
 async def play(question, agents, rng, task):
@@ -200,11 +200,17 @@ SWAPPED = {
     "Method(play, play, reinforce_pp, clipped)": (
         "settle is called as settle(episodes, task), and play does not take that"
     ),
+    "Method(play, settle, reinforce_pp, clipped, roles={'solution': 'answer'})": (
+        "roles['solution'] is 'answer': wanted is Role(kind, reward=...)"
+    ),
+    "Method(play, settle, reinforce_pp, clipped, roles={'solution': Role('critic')})": (
+        "Role('critic'): one of answer, spoilt, judge, rater, other"
+    ),
 }
 
 
 @pytest.mark.parametrize("order", SWAPPED)
-def test_functions_in_another_order_are_told_at_load(
+def test_mistakes_in_what_makes_a_method_are_told_at_load(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

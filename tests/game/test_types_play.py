@@ -388,6 +388,7 @@ FAULTS = {
         game(one), advantage=lambda rows, kl: [np.ones(row.mask_T.shape) for row in rows]
     ),
     "role 'solution' has a reward": replace(game(one), paid=("evaluation",)),
+    "kl: evaluation has one": replace(game(one), kl={"evaluation": 0.5}),
     "asked nobody": game(silent),
     "no turn has a reward": replace(game(one), settle=lambda e, t: None),
     "another discussion": game(wild),

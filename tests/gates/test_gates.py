@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FunctionType
 
 from comas.config.plugins import KINDS
+from comas.training import metrics
 
 SOURCE = Path(__file__).parents[2] / "src" / "comas"
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
@@ -426,3 +428,16 @@ def test_the_shipped_plugins_are_the_files_that_define_one() -> None:
             and any(isinstance(n, ast.FunctionDef) and n.name == function for n in TREES[path].body)
         }
         assert modules == {*names}, kind
+
+
+def test_each_metric_of_a_step_is_in_the_one_list() -> None:
+    """One that is not listed would run in no run."""
+    functions = {
+        name
+        for name, function in vars(metrics).items()
+        if isinstance(function, FunctionType)
+        and function.__module__ == metrics.__name__
+        and list(inspect.signature(function).parameters) == ["step"]
+        and not name.startswith("_")
+    }
+    assert functions == set(metrics.METRICS)

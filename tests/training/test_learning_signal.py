@@ -295,6 +295,13 @@ def test_a_tool_most_of_whose_calls_fail_is_told_once() -> None:
     assert not news(signs("method=agent0"), 0, [Episode("0/q/0", Q, [called(None), called(None)])])
 
 
+@pytest.mark.parametrize(("method", "first"), [("r_zero", 12), ("ttrl", 1)])
+def test_roles_that_a_method_rewards_in_turn_are_waited_for(method: str, first: int) -> None:
+    watch = signs(f"method={method}")
+    told = [news(watch, step, episodes([turn("solution")] * 9)) for step in range(first)]
+    assert [len(notes) for notes in told] == [0] * (first - 1) + [1]
+
+
 # --- policies that did not move
 
 STILL = {"home/a0": {"grad_norm": 0.0, "loss": 0.0}}

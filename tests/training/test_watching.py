@@ -218,6 +218,7 @@ def test_an_unknown_monitor_is_one_line(
     ("change", "reason"),
     [
         (('{"worse":', '{"better":'), "reads 'better', which is none of its hypotheses"),
+        (('return {"worse"', 'return 0 and {"worse"'), "read gave 0: a dict of hypothesis"),
         (("* 20", "* 20 + [7.0]"), "values from 0 to 1 are wanted"),
         (("bad = ", "bad = 1 / 0 + "), "ZeroDivisionError"),
     ],

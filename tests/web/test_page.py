@@ -51,6 +51,65 @@ def test_groups_without_a_difference_stand_first_where_they_explain_the_run(
     assert (first_panel(page, run, tmp_path) == "Groups without a difference") == first
 
 
+LEADING = [
+    "Accuracy on questions that are not trained on",
+    "Rewards",
+    "Judges against labels",
+    "Generated tokens by role",
+    "KL",
+]
+"""What stands first and is never folded; of a run without the record of groups."""
+HARDLY = "of what hardly moves"
+
+
+def panels(within: Any) -> list[str]:
+    """Titles of the panels there that are seen."""
+    titles = within.locator("figcaption strong")
+    return [title.inner_text() for title in titles.all() if title.is_visible()]
+
+
+def test_what_matters_stands_before_what_hardly_moves_which_is_folded(
+    run: Run, served: str, page: Any
+) -> None:
+    look(page, served, "/")
+    assert panels(page.locator(".charts").first) == LEADING
+    folded = page.locator("details.folded", has_text=HARDLY)
+    assert folded.locator("summary").first.inner_text() == (
+        f"5 pictures {HARDLY}: Replies that cannot be read, Replies cut at the token limit, Length of"
+        " replies, Generated tokens by agent, Time of a step"
+    )
+    assert panels(folded) == []
+    folded.locator("summary").first.click()
+    assert len(panels(folded)) == 5
+    # it stays unfolded while the run goes on; what moves by then is folded no more
+    longer = {**metrics(3), "seconds": 15.0}
+    run.write_step(longer, [discussion(3, 0, right=True, score=3)])
+    page.get_by_text("4 of 9 steps").wait_for(timeout=10_000)
+    assert panels(page.locator(".charts").first) == [*LEADING, "Time of a step"]
+    assert len(panels(folded)) == 4
+
+
+def test_policies_that_did_not_move_are_named(file: str, page: Any) -> None:
+    look(page, file, "/")
+    assert "home/a0 moved in 0 of 3 steps" in page.inner_text("main .note")
+
+
+def test_monitors_without_evidence_are_folded(served: str, page: Any) -> None:
+    look(page, served, "/")
+    folded = page.locator("details.folded", has_text="without evidence of a change")
+    assert folded.locator("figure").count() == 1
+    assert "Evidence of probes" in panels(page)
+
+
+def test_axes_fit_and_are_titled(file: str, page: Any) -> None:
+    look(page, file, "/")
+    picture = page.locator("figure", has_text="Accuracy on questions").locator("svg")
+    assert picture.locator(".axis").all_text_contents() == ["share right", "step"]
+    heights = picture.locator("text[text-anchor=end]:not(.axis)").all_text_contents()
+    assert heights[0] == "0.2"
+    assert float(heights[-1]) < 0.9
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:

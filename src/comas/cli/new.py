@@ -44,7 +44,7 @@ async def play(question, agents, rng, task):
 def settle(episodes, task):
     for episode in episodes:
         solution, check = episode.turns
-        verdict = check.text.split()[-1] if check.text else ""
+        verdict = check.text.split()[-1] if check.text.strip() else ""
         solution.reward = {"right": 1.0, "wrong": 0.0}.get(verdict)  # None: not trained on
 
 

@@ -88,11 +88,13 @@ def check_room(plan: Plan, asked: Iterable[str]) -> None:
         for role in dict.fromkeys(asked) or plan.method.rewarded:
             tokens = room.get(role, config.max_tokens)
             if tokens >= context:
-                where = f"room.{role}" if role in room else "max_tokens"
+                is_set = role in room
+                limit = f"room.{role} is" if is_set else f"max_tokens, for replies as {role}, is"
                 raise UserMistake(
-                    f"{where} is {tokens} tokens: with a prompt they do not fit the context of"
-                    f" {policy.address} ({context} tokens, base {policy.source.name}): lower"
-                    f" {where}, or raise hosts.{policy.host}.context where the base allows it"
+                    f"{limit} {tokens} tokens: with a prompt they do not fit the context of"
+                    f" {policy.address} ({context} tokens, base {policy.source.name}):"
+                    f" {'lower' if is_set else 'set'} room.{role}, or raise"
+                    f" hosts.{policy.host}.context where the base allows it"
                 )
 
 

@@ -31,8 +31,16 @@ ELSEWHERE = {
     "output_dir": "out",
     "num_generations": "samples",
     "max_new_tokens": "max_tokens",
+    "max_completion_length": "max_tokens",
+    "beta": "kl.solution",
+    "kl_coef": "kl.solution",
+    "minutes": "--minutes of comas preflight",
+    "reward_funcs": "method=./FILE.py (comas new method NAME)",
+    "grpo": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
+    "ppo": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
+    "reinforce": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
 }
-"""Name of a key in other libraries -> its name here."""
+"""Name of a key, or of a method, in other libraries -> what it is here."""
 SECRETIVE = {
     "key_env": (
         "the name of an environment variable is wanted, never the key itself (letters, digits"
@@ -68,7 +76,7 @@ def explain(
     if first["type"] == "extra_forbidden" and path[-1] in FORMER:
         return f"{key}: {FORMER[str(path[-1])].instead}"
     if first["type"] == "extra_forbidden":
-        return f"unknown key {key}: {_meant(str(path[-1]), keys_beside(path))}"
+        return f"unknown key {key}: {meant(str(path[-1]), keys_beside(path))}"
     secretive = "header_env" if "header_env" in path[2:] else str(path[-1]) if path else ""
     if secretive in SECRETIVE:
         return f"{key}: {SECRETIVE[secretive]}"
@@ -76,11 +84,14 @@ def explain(
     value = first["input"]
     if first["type"] == "list_type" and isinstance(value, str):
         message = f"a list is wanted: {json.dumps(value.split(','))}"
+    if first["type"] in ("dict_type", "model_type") and not isinstance(value, Mapping):
+        entry = f"solution={value}" if key in ("kl", "room") else "KEY=VALUE"
+        message = f"a table is wanted: {key}.{entry}"
     return f"{key} = {value!r}: {message}" if key else message
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    """Suggest the key of ours that an unknown key stands for."""
+def meant(name: str, known: Iterable[str]) -> str:
+    """Suggest the key or method of ours that an unknown one stands for."""
     if name in ELSEWHERE:
         return f"did you mean {ELSEWHERE[name]}?"
     return nearest(name, known)
@@ -92,7 +103,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
         return f"did you mean {close[0]}?"
-    return f"one of {', '.join(known) or '(none)'}"
+    return f"one of {', '.join(known)}" if known else "there are none to be set"
 
 
 # --- what there was once

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeGuard, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
-from comas.config.mistakes import FORMER_MONITORS, current_name, nearest
+from comas.config.mistakes import FORMER_MONITORS, current_name, meant, nearest
 from comas.config.own_tasks import held
 from comas.game.play import OWN
 from comas.game.prompts import check_holes
@@ -94,8 +94,10 @@ def check_plugin_name(kind: str, name: str, key: str = "") -> None:
         raise UserMistake(
             f"{named}: it saw no collapse in time and is gone: leave it out (docs/monitors.md)"
         )
+    if kind == "task" and name.endswith(".jsonl"):
+        raise UserMistake(f"{named}: write task=jsonl data={name}")
     if name not in (known := plugin_names(kind)):
-        raise UserMistake(f"{named}: {nearest(name, known)} (or ./file.py)")
+        raise UserMistake(f"{named}: {meant(name, known)} (or ./file.py)")
 
 
 def load_plugin(kind: str, name: str, key: str = "", instead: str | None = None) -> Any:

@@ -36,6 +36,7 @@ from comas.memory import with_dtypes
 from comas.methods.comas import WORDING, criticise, draw_judge, score_work
 from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import WEIGHING, Score
+from comas.models.sources import check_place
 from comas.questions.checked import loaded
 from comas.stats import Interval, auc, exact_share, finite, gain_interval, interval_record
 from comas.sync import run_sync
@@ -238,6 +239,8 @@ def run_preflight(
         )
     planned = planned_team(bases, settings)
     config = planned.config
+    for source in planned.sources():
+        check_place(source.where)
     check_votes(planned.task, config.task)
     asked_questions = loaded(
         planned.task,

@@ -105,6 +105,9 @@ def export(
     job = Job(trained, step, config, plans, adapters, source, unfinished, merged, base, note)
     job.bases |= {policy: _base(job, policy) for policy in plans}
     facts = facts_of(trained, step)
+    for policy, steps in facts.moved.items():
+        if not steps:
+            note(f"{policy}: none of {step} steps moved it: it is exported as it began")
     plugins = _plugins(job)
     unfinished.mkdir(parents=True)  # not where another process is at it, or was killed
     try:
@@ -279,7 +282,10 @@ def _write_merged(job: Job, adapters: Sequence[str], host: str) -> None:
         gap = save_merged(population, policy, folder)
         job.gaps[policy] = gap
         job.dtypes[policy] = written
-        job.note(f"{policy}: merged model in {written}; its log-probs differ by at most {gap:.1g}")
+        job.note(
+            f"{policy}: merged model in {written}; log-probs differ from those of adapter and base"
+            f" by at most {gap:.1g}"
+        )
 
 
 def _copy(source: Path, folder: Path, weights: bool = True) -> None:
@@ -364,7 +370,8 @@ def facts_of(run: Run, step: int) -> Facts:
     facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
     steps = list(itertools.takewhile(lambda metrics: metrics["step"] < step, run.metrics()))
-    facts.moved = moved_in(steps)
+    agents = facts.config.model_dump(include={"agents"})["agents"]
+    facts.moved = moved_in(steps, agents)
     for metrics in steps:
         facts.tokens = metrics["tokens"]
         facts.seconds += metrics["seconds"]

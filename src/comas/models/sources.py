@@ -297,8 +297,12 @@ def is_place(name: str) -> bool:
 
 def check_place(base: str) -> None:
     """Raise UserMistake for a base that can only be a file or folder, where nothing is there."""
-    if is_place(base) and not Path(base).exists():
-        raise UserMistake(f"base {base!r}: no such folder")
+    path = Path(base)
+    if is_place(base) and path.is_file() and not is_gguf(base):
+        raise UserMistake(f"base {base!r} is a file, and no GGUF file: name a model's folder")
+    if is_place(base) and not path.exists():
+        kind = "file" if path.suffix.lower().startswith(".gg") else "folder"
+        raise UserMistake(f"base {base!r}: no such {kind}")
 
 
 def place_of_model(base: str) -> str:

@@ -149,9 +149,13 @@ class Source:
                 isinstance(row.get(column), kind) for column, kind in kinds.items()
             ):
                 names = ", ".join(f"`{column}`" for column in kinds)
+                remedy = WANTED
+                if isinstance(row, Mapping):
+                    columns = ", ".join(map(str, row))[:80] or "none"
+                    remedy = f"its columns are {columns}: rename what is meant"
                 raise UserMistake(
-                    f"{row_name}: expected an object with the texts {names}, got {str(row)[:60]}"
-                    + ("" if isinstance(row, Mapping) else f"; {WANTED}")
+                    f"{row_name}: expected an object with the texts {names}, got {str(row)[:60]};"
+                    f" {remedy}"
                 )
             if any(_SURROGATE.search(str(row[column])) for column in kinds):
                 raise UserMistake(
@@ -243,7 +247,8 @@ def check_asked(
     """An error for a file, since nothing is read, and for a split or form that there is not."""
     if path is not None:
         raise UserMistake(
-            f"task {task} generates its questions and reads no file: leave out path={path!r}"
+            f"task {task} generates its questions and reads no file: leave out data={path!r}, or"
+            f" write task=jsonl data={path}"
         )
     if split not in splits:
         raise UserMistake(f"task {task} has no split {split!r}: one of {', '.join(splits)}")

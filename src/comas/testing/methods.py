@@ -52,6 +52,7 @@ def check_method(
     _check_turns(method, episodes)
     turns = [turn for episode in episodes for turn in episode.turns]
     assert any(turn.reward is not None for turn in turns), "no turn has a reward"
+    _check_kl(method)
     played = records(episodes)
     again = play_step(method, task, script, questions, **setting)
     assert records(again[0]) == played, "the same seed: another discussion"
@@ -77,8 +78,19 @@ def check_method(
     counts = [len(rewards) for by_policy in joined.values() for rewards in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
-    for reply in ("", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
+    for reply in ("", " \n", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
         _check_turns(method, discuss(method, task, repeating(reply), questions, **setting))
+
+
+def _check_kl(method: Method) -> None:
+    """Roles that have a KL are rewarded; without a reward nothing is trained on."""
+    if not method.rewarded:  # questions name them
+        return
+    for role in (role for role, beta in method.kl.items() if beta and role not in method.rewarded):
+        raise AssertionError(
+            f"kl: {role} has one, and the method does not say that it rewards that role: write"
+            f" roles={{{role!r}: Role(kind, reward=...)}}, or leave it out of kl"
+        )
 
 
 def _check_credit(method: Method, roles: Sequence[str]) -> None:

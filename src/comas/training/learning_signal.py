@@ -2,9 +2,9 @@
 would help.
 
 From the record of a step alone, without labels. The signs are replies that cannot be read, replies
-that are cut for want of tokens, rewards that nobody can learn from, and policies that did not move.
-The last two are not reported beside the others, from which they follow. Leaves out: collapse in the
-course of a run, whose signs are statistical.
+that are cut for want of tokens, rewards that nobody can learn from, policies that did not move, and
+policies that nobody asks or rewards. What follows from another sign is not reported beside it.
+Leaves out: collapse in the course of a run, whose signs are statistical.
 """
 
 from __future__ import annotations
@@ -32,6 +32,22 @@ STILL = 3
 """Steps in a row without any gradient after which a policy is reported, whatever the cause: in
 small steps all rewards are equal by chance now and then.
 """
+IN_TURN = 12
+"""Steps after which a role or policy without any reward is reported where the method remembers:
+such methods reward their roles in turn, for a few steps each.
+"""
+FEW = 8
+"""Discussions per policy, and replies of a policy, below which nobody may have asked or rewarded it
+by chance.
+"""
+ALL_EQUAL = (
+    "all rewards that are compared are equal; what helps is judges that tell good work from bad,"
+    " more questions a step, or questions that are neither too easy nor too hard"
+)
+NO_LOSS = (
+    "its rewards differ, and its gradient is 0: look at the method's credit and loss"
+    " (comas.testing.check_method)"
+)
 SHOWN = 80
 """Characters of the reply that is shown as an example."""
 
@@ -43,10 +59,18 @@ class LearningSignal:
     config: Config
     method: Method
     task: Task
+    learning: Sequence[str] = ()
+    """Policies (`host/policy`) that are to learn."""
     _told: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
     """Kind and roles of each."""
     _still: dict[str, int] = field(default_factory=dict[str, int])
     """Policy -> steps in a row in which it had no gradient."""
+    _steps: int = 0
+    _discussions: int = 0
+    _asked: Counter[str] = field(default_factory=Counter[str])
+    """Policy -> replies that it may be trained on, were they rewarded."""
+    _rewarded: Counter[str] = field(default_factory=Counter[str])
+    """Policy, or role -> how many of its replies were rewarded."""
 
     def signs(
         self,
@@ -59,15 +83,21 @@ class LearningSignal:
         """
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
         by_role = grouped((turn.role, turn) for turn in turns)
-        alarms: list[Alarm] = []
-        for role, replies in by_role.items():
-            alarms += self._of_replies(step, role, replies)
-        lost = bool(alarms)
+        self._count(len(episodes), turns)
+        alarms: list[Alarm] = [*self._of_unasked(step)]
+        of_replies = [
+            alarm for role in by_role for alarm in self._of_replies(step, role, by_role[role])
+        ]
+        alarms += of_replies
         for tool, share, text in failing(called(turns)):
             alarms.append(Alarm(step, f"calls of {tool}", (), share, text))
-        if not lost:
-            flat = list(self._of_rewards(step, by_role))
-            alarms += flat or self._of_policies(step, turns, policies or {})
+        if not of_replies:
+            of_rewards = list(self._of_rewards(step, by_role))
+            alarms += of_rewards
+            if all(alarm.kind != "flat" for alarm in of_rewards):
+                alarms += self._of_policies(step, turns, policies or {})
+            if not of_rewards:
+                alarms += self._of_unrewarded(step)
         return alarms
 
     def news(self, signs: Sequence[Alarm]) -> list[Alarm]:
@@ -106,6 +136,8 @@ class LearningSignal:
         apart.
         """
         for role, turns in by_role.items():
+            if self.method.remembers and (self._steps < IN_TURN or self._rewarded[role]):
+                continue
             if role in self.method.rewarded and not any(turn.reward is not None for turn in turns):
                 text = (
                     f"none of {len(turns)} replies as {role} is rewarded, so that role learns"
@@ -139,14 +171,56 @@ class LearningSignal:
             rewarded = [turn for turn in turns if turn.policy == policy and is_compared(turn)]
             cause = groups_of_one(rewarded, turns)
             if cause is None and self._still[policy] >= STILL:
-                cause = (
-                    f"in its last {STILL} steps all rewards that are compared are equal; what helps"
-                    " is judges that tell good work from bad, more questions a step, or questions"
-                    " that are neither too easy nor too hard"
-                )
+                groups = signal_in(rewarded).values()
+                equal = all(group["flat"] == group["groups"] for group in groups)
+                cause = f"in its last {STILL} steps {ALL_EQUAL if equal else NO_LOSS}"
             if cause is not None:
                 text = f"{policy} learns nothing of its {len(rewarded)} rewarded replies: {cause}"
                 yield Alarm(step, "still", (policy,), 1.0, text)
+
+    def _of_unrewarded(self, step: int) -> Iterator[Alarm]:
+        """Policies that are to learn, and none of whose replies was rewarded so far."""
+        for policy in self.learning:
+            replies = self._asked[policy]
+            late = self._steps >= (IN_TURN if self.method.remembers else STILL)
+            if late and replies >= FEW and not self._rewarded[policy]:
+                text = (
+                    f"{policy} learns nothing: none of its {replies} replies in {self._steps} steps"
+                    f" was rewarded; give its agents roles that {self.config.method} rewards"
+                    f" ({', '.join(self.method.rewarded) or 'it names none'}), or set"
+                    f" {self._frozen(policy)}"
+                )
+                yield Alarm(step, "still", (policy,), 1.0, text)
+
+    def _count(self, discussions: int, turns: Sequence[Turn]) -> None:
+        """Count a step into what is known of all steps so far."""
+        frozen = {name for name, agent in self.config.agents.items() if agent.frozen}
+        self._steps += 1
+        self._discussions += discussions
+        for turn in turns:
+            if turn.agent not in frozen:
+                self._asked[turn.policy] += 1
+                self._rewarded[turn.policy] += turn.reward is not None
+            self._rewarded[turn.role] += turn.reward is not None
+
+    def _of_unasked(self, step: int) -> Iterator[Alarm]:
+        """Policies that are to learn, and that nobody has asked anything so far."""
+        if self._steps < STILL or self._discussions < FEW * len(self.learning):
+            return
+        for policy in self.learning:
+            if not self._asked[policy]:
+                text = (
+                    f"{policy} learns nothing: nobody asked it in {self._discussions} discussions"
+                    f" of {self._steps} steps; let its agents take more roles"
+                    f" (agents.<name>.roles), or set {self._frozen(policy)}"
+                )
+                yield Alarm(step, "still", (policy,), 1.0, text)
+
+    def _frozen(self, policy: str) -> str:
+        """The keys that freeze all agents of a policy."""
+        name = policy.partition("/")[2]
+        agents = [each for each, a in self.config.agents.items() if a.policy_name(each) == name]
+        return " ".join(f"agents.{agent}.frozen=true" for agent in agents)
 
     def _better_format(self, role: str) -> str:
         kind = self.method.roles.get(role, Role()).kind

@@ -65,7 +65,8 @@ class Session:
         """Generated for monitors in this step."""
         self.best: tuple[float, int | None] = (-1.0, None)
         self.began = time.monotonic()
-        self.signal = LearningSignal(self.config, team.method, team.task)
+        learning = {m.address for m in team.members if m.host.learns and not m.frozen}
+        self.signal = LearningSignal(self.config, team.method, team.task, sorted(learning))
         self.skipped: dict[str, int] = {}
         """`host/policy` -> steps in a row whose update was skipped."""
         self.stopping = False

@@ -108,7 +108,7 @@ def result_of(run: Run, seconds: float) -> Result:
         spent=spent,
         step_seconds=math.fsum(metrics["seconds"] for metrics in steps),
         figures=mean_figures(steps[-LAST:]),
-        moved=moved_in(steps),
+        moved=moved_in(steps, config["agents"]),
         notes={
             name: [note for metrics in end for note in metrics.get("notes", [])]
             for name, end in (("first", steps[:1]), ("last", steps[-1:]))

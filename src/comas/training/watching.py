@@ -157,6 +157,8 @@ class MonitorRunner:
     ) -> dict[str, Any]:
         """The figures of one monitor's readings; what they alarm joins `alarms`."""
         hypotheses = [hypothesis.name for hypothesis in self.monitors[name].hypotheses]
+        if not isinstance(readings, Mapping):
+            raise ValueError(f"read gave {readings!r}: a dict of hypothesis -> Reading is wanted")
         unknown = readings.keys() - set(hypotheses)
         if unknown:
             raise ValueError(f"it reads {min(unknown)!r}, which is none of its hypotheses")

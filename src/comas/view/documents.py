@@ -15,7 +15,7 @@ from typing import Any
 from comas.storage import files
 from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
-from comas.storage.records import lines
+from comas.storage.records import lines, moved_in
 from comas.storage.run import Run
 from comas.view import discussion
 
@@ -152,6 +152,7 @@ class RunDocuments:
             "config": self.config,
             "steps": self.steps(),
             "planned": self.config["steps"],
+            "moved": moved_in(self._metrics(), self.config["agents"]),
             "rewarded_for": self.rewarded_for,
             "kinds": discussion.KINDS,
             "measured": {name: self._accuracy(name) for name in self._measured()},

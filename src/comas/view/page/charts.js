@@ -1,6 +1,7 @@
 // Curves over steps as pictures: a click or Enter on a step opens its discussions.
 
-const WIDE = 560, HIGH = 200, LEFT = 46, RIGHT = 10, TOP = 10, BOTTOM = 24;
+const WIDE = 400, HIGH = 190, LEFT = 42, RIGHT = 10, TOP = 22, BOTTOM = 34;
+const LEAST = 0.1;  // of what a figure may be, the least that is drawn: what hardly moves looks so
 
 function ticks(low, high) {
   const rough = (high - low) / 4 || 1;
@@ -12,29 +13,33 @@ function ticks(low, high) {
 }
 
 // series: [{name, points: [[x, y, low, high]], dashed, folder}], x being the number of a step from 1;
-// levels: heights with a line of their own; open(step, series): the one nearest to the pointer.
-function chart({ title, says, unit = "", series, marks = [], levels = [], range, open }) {
+// axis: title of the heights; levels: heights with a line of their own; range: the least and the most that
+// a figure may be; open(step, series): the one nearest to the pointer.
+function chart({ title, says, axis = "", series, marks = [], levels = [], range, open }) {
   const full = series.filter((one) => one.points.length);
   if (!full.length) return null;
   const points = full.flatMap((one) => one.points);
-  const values = [...levels, ...points.flatMap(([, y, low, high]) => [y, low ?? y, high ?? y])];
-  const [low, high] = range || padded(Math.min(...values), Math.max(...values));
+  const values = [...levels, ...points.flatMap(([, y, low, high]) => [y, low, high])].filter(Number.isFinite);
+  const [low, high] = fitted(values.length ? values : [0, 1], range);
   const first = Math.min(...points.map(([x]) => x));
   const last = Math.max(first + 1, ...points.map(([x]) => x));
   const across = (x) => LEFT + ((x - first) / (last - first)) * (WIDE - LEFT - RIGHT);
   const down = (y) => TOP + (1 - (y - low) / (high - low)) * (HIGH - TOP - BOTTOM);
   const xs = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: HIGH - BOTTOM, x1: -9, x2: -9 });
-  const readout = h("p", { class: "readout", "aria-live": "polite" });
+  const textAt = (step) => {
+    const told = full.map((one) => [one.name, one.points.find(([x]) => x === step)])
+      .filter(([, point]) => point).map(([name, [, y]]) => `${name} ${number(y)}`);
+    const noted = marks.filter(([x]) => x === step).map(([, text]) => text);
+    return visible([`step ${step}: ${told.join(", ")}`, ...noted].join("; "));
+  };
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, textAt(xs.at(-1)));
   let at = -1;
 
   function show(index) {
     at = Math.max(0, Math.min(xs.length - 1, index));
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, across(xs[at]));
-    const told = full.map((one) => [one.name, one.points.find(([x]) => x === xs[at])])
-      .filter(([, point]) => point).map(([name, [, y]]) => `${name} ${number(y, unit)}`);
-    const noted = marks.filter(([x]) => x === xs[at]).map(([, text]) => text);
-    readout.textContent = visible([`step ${xs[at]}: ${told.join(", ")}`, ...noted].join("; "));
+    readout.textContent = textAt(xs[at]);
   }
   function nearest(event) {
     const box = picture.getBoundingClientRect();
@@ -59,18 +64,20 @@ function chart({ title, says, unit = "", series, marks = [], levels = [], range,
     event.preventDefault();
     event.stopPropagation();
   }
-  const ends = full.map((one) => `${one.name} from ${number(one.points[0][1], unit)} to `
-    + number(one.points.at(-1)[1], unit)).join(", ");
+  const ends = full.map((one) => `${one.name} from ${number(one.points[0][1])} to `
+    + number(one.points.at(-1)[1])).join(", ");
   const picture = svg("svg", {
     viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", tabindex: 0, keydown: key,
-    "aria-label": `${title}: ${ends}. Arrow keys move along the steps, Enter opens one.`,
+    "aria-label": `${title}${axis && ", "}${axis}: ${ends}. Arrow keys move along the steps, Enter opens one.`,
     pointermove: (event) => show(nearest(event)), click: (event) => open && openAt(nearest(event), event),
   },
   ticks(low, high).map((y) => [
     svg("line", { class: "grid", x1: LEFT, x2: WIDE - RIGHT, y1: down(y), y2: down(y) }),
     svg("text", { x: LEFT - 6, y: down(y) + 4, "text-anchor": "end" }, short(y))]),
   ticks(first, last).filter(Number.isInteger).map((x) =>
-    svg("text", { x: across(x), y: HIGH - 8, "text-anchor": "middle" }, String(x))),
+    svg("text", { x: across(x), y: HIGH - BOTTOM + 14, "text-anchor": "middle" }, String(x))),
+  svg("text", { class: "axis", x: 2, y: 12 }, axis),
+  svg("text", { class: "axis", x: WIDE - RIGHT, y: HIGH - 4, "text-anchor": "end" }, "step"),
   levels.map((y) => svg("line", {
     class: "level", x1: LEFT, x2: WIDE - RIGHT, y1: down(y), y2: down(y) })),
   full.map((one) => curve(one, series.indexOf(one), across, down)),
@@ -78,7 +85,7 @@ function chart({ title, says, unit = "", series, marks = [], levels = [], range,
     class: "mark", d: `M${across(x)} ${HIGH - BOTTOM - 8}l5 8h-10z` }, svg("title", {}, text))),
   cursor);
   return h("figure", {}, h("figcaption", {}, h("strong", {}, title), says && h("span", {}, says)),
-    picture, legend(series, full), readout, numbers(title, full, xs, unit));
+    picture, legend(series, full), readout, numbers(title, full, xs));
 }
 
 function padded(low, high) {
@@ -86,11 +93,31 @@ function padded(low, high) {
   return [low >= 0 && low < room * 3 ? 0 : low - room, high + room];
 }
 
+// Ends of an axis on which these values lie, within what they may be.
+function fitted(values, range) {
+  const [low, high] = padded(Math.min(...values), Math.max(...values));
+  if (!range) return [low, high];
+  const half = Math.max(high - low, LEAST * (range[1] - range[0])) / 2;
+  const middle = (low + high) / 2;
+  return [Math.max(range[0], Math.min(middle - half, range[1] - 2 * half)),
+    Math.min(range[1], Math.max(middle + half, range[0] + 2 * half))];
+}
+
+// Whether each curve says little more than one number: it moves by less than a fiftieth of what it may be, or
+// where that has no end, by less than a tenth of its height.
+function hardlyMoves(series, range) {
+  return series.every(({ points }) => {
+    const values = points.map(([, y]) => y).filter(Number.isFinite);
+    const size = range ? range[1] - range[0] : Math.max(...values.map(Math.abs));
+    return values.length !== 1 && !(Math.max(...values) - Math.min(...values) > size / (range ? 50 : 10));
+  });
+}
+
 const short = (y) => (Math.abs(y) >= 1e4 ? `${y / 1000}k` : String(Number(y.toPrecision(3))));
 
 function curve(one, index, across, down) {
   const line = one.points.map(([x, y]) => `${across(x)},${down(y)}`).join(" ");
-  const banded = one.points.filter(([, , low]) => low !== undefined && low !== null);
+  const banded = one.points.filter(([, , low, high]) => Number.isFinite(low) && Number.isFinite(high));
   const classes = `series s${index % 8}` + (one.dashed ? " dashed" : "");
   const bars = one.points.length < 40;
   return svg("g", { class: classes },
@@ -106,13 +133,12 @@ function legend(series, full) {
     h("li", { class: `s${series.indexOf(one) % 8}` + (one.dashed ? " dashed" : "") }, one.name)));
 }
 
-function numbers(title, full, xs, unit) {
+function numbers(title, full, xs) {
   const details = h("details", {}, h("summary", {}, "numbers"));
   details.addEventListener("toggle", () => {
     const found = full.map((one) => new Map(one.points.map(([x, y]) => [x, y])));
     const rows = xs.map((x) => [String(x), ...found.map((points) => number(points.get(x)))]);
-    const names = full.map((one) => (unit ? `${one.name}, ${unit}` : one.name));
-    details.append(table(["step", ...names], rows, title));
+    details.append(table(["step", ...full.map((one) => one.name)], rows, title));
   }, { once: true });
   return details;
 }

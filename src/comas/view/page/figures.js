@@ -46,36 +46,38 @@ const pick = (table, ...names) => Object.fromEntries(
 const ACCURACY = "Accuracy on questions that are not trained on";
 const FLAT = "Groups without a difference";
 const CHARTS = [
-  [ACCURACY, "single answers; 95 % intervals", "", [0, 1],
+  [ACCURACY, "single answers; 95 % intervals", "share right", [0, 1],
     (step) => ({ mean: step.validation, ...step.validation_by_agent })],
-  ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart", "",
-    [0, 1], (step) => pick(step.judges, "accepts_right", "accepts_wrong")],
-  ["Rewards against labels", "of rewarded solutions the share that is right; of right ones the share rewarded", "",
+  ["Rewards", "mean over rewarded turns, by role", "reward", null, (step) => step.rewards],
+  ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart",
+    "share accepted", [0, 1], (step) => pick(step.judges, "accepts_right", "accepts_wrong")],
+  [FLAT, "rewards that are all equal: nothing can be learnt from these rows", "share of groups", [0, 1],
+    (step) => Object.fromEntries(Object.entries(step.signal || {})
+      .map(([role, { groups, flat }]) => [role, groups ? flat / groups : null]))],
+  ["Generated tokens by role", "of each step", "tokens", null,
+    (step) => summed(step.cost, "role", (row) => row.tokens)],
+  ["KL", "mean log(policy / reference) per token", "nats", null, (step) => step.kl],
+  // those above matter most, and are never folded
+  ["Rewards against labels", "of rewarded solutions the share that is right; of right ones the share rewarded", "share",
     [0, 1], (step) => step.pay && { accuracy: step.pay.accuracy, precision: step.pay.precision,
       recall: step.pay.recall }],
-  ["Rewards", "mean over rewarded turns, by role", "", null, (step) => step.rewards],
-  ["Different answers to one question", "where it was answered more than once: works that are one cannot be compared", "", null,
+  ["Different answers to one question", "where it was answered more than once: works that are one cannot be compared", "answers", null,
     (step) => { const variety = step.variety || step.coverage;  // of runs before 0.2
       return variety && variety.distinct !== undefined && { distinct: variety.distinct }; }],
   ["Entropy", "mean per sampled token of the policies that learn", "nats", null,
     (step) => step.variety && step.variety.entropy !== undefined && { entropy: step.variety.entropy }],
-  ["KL", "mean log(policy / reference) per token", "nats", null, (step) => step.kl],
-  ["Replies that cannot be read", "share of the role's replies", "", [0, 1],
+  ["Replies that cannot be read", "by role", "share of replies", [0, 1],
     (step) => shares(step.replies, "unreadable")],
-  ["Replies cut at the token limit", "share of the role's replies", "", [0, 1],
+  ["Replies cut at the token limit", "by role", "share of replies", [0, 1],
     (step) => shares(step.replies, "cut")],
-  [FLAT, "share of groups whose rewards are all equal", "", [0, 1],
-    (step) => Object.fromEntries(Object.entries(step.signal || {})
-      .map(([role, { groups, flat }]) => [role, groups ? flat / groups : null]))],
-  ["Length of replies", "generated tokens, by role", "tokens", null, (step) => step.lengths],
-  ["Generated tokens by role", "of each step", "tokens", null,
-    (step) => summed(step.cost, "role", (row) => row.tokens)],
+  ["Length of replies", "by role", "tokens", null, (step) => step.lengths],
   ["Generated tokens by agent", "of each step", "tokens", null,
     (step) => summed(step.cost, "agent", (row) => row.tokens)],
-  ["Posed questions", "shares of proposals", "", [0, 1], (step) => step.posed && {
+  ["Posed questions", "", "share of proposals", [0, 1], (step) => step.posed && {
     valid: step.posed.valid, solvable: step.posed.solvable, "at the frontier": step.posed.frontier }],
-  ["Time of a step", "", "s", null, (step) => ({ step: step.seconds })],
+  ["Time of a step", "", "seconds", null, (step) => ({ step: step.seconds })],
 ];
+const LEADING = 6;
 
 // Held-out accuracy before and after, where the steps end.
 function measuredSeries(folder) {
@@ -96,18 +98,38 @@ function isFlat() {
 }
 
 function overview() {
-  const first = (one) => isFlat() && one[0] === FLAT;
-  const ordered = [...CHARTS.filter(first), ...CHARTS.filter((one) => !first(one))];
-  const drawn = ordered.map(([title, says, unit, range, values]) => chart({
-    title, says, unit, range, marks: notesOf(), open: openStep,
-    series: [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])] }));
+  const panels = CHARTS.map(([title, says, axis, range, values], at) => {
+    const series = [...seriesOf(values), ...(title === ACCURACY ? runs().map(measuredSeries) : [])];
+    const drawn = chart({ title, says, axis, range, marks: notesOf(), open: openStep, series });
+    return { title, drawn, still: at >= LEADING && hardlyMoves(series, range) };
+  });
   const watched = evidence();
+  const first = (one) => (isFlat() && one.title === FLAT ? 0 : 1);
   return [
     runs().map((folder) => [h("h1", {}, folder.facts.name), about(folder), notes(folder)]),
-    h("section", { class: "charts" }, drawn),
+    shown(panels.sort((a, b) => first(a) - first(b)), "of what hardly moves"),
     watched.length > 0 && h("h2", {}, "What monitors see"),
-    h("section", { class: "charts" }, watched)];
+    shown(watched, "without evidence of a change")];
 }
+
+// What a reader has unfolded, which stays so while a run goes on.
+const unfolded = new Set();
+
+// Panels, with those that are still folded below the others.
+function shown(panels, says) {
+  const full = panels.filter((one) => one.drawn);
+  const still = full.filter((one) => one.still);
+  const names = still.map((one) => one.title).join(", ");
+  return [
+    h("section", { class: "charts" }, full.filter((one) => !one.still).map((one) => one.drawn)),
+    still.length > 0 && h("details", {
+      class: "folded", open: unfolded.has(says),
+      toggle: (event) => (event.target.open ? unfolded.add(says) : unfolded.delete(says)) },
+    h("summary", {}, `${still.length === 1 ? "One picture" : `${still.length} pictures`} ${says}: ${names}`),
+    h("section", { class: "charts" }, still.map((one) => one.drawn)))];
+}
+
+const ODDS = 1;  // evidence below ten to one is none
 
 // A chart per monitor: a run may be watched for more hypotheses than there are colours.
 function evidence() {
@@ -117,11 +139,14 @@ function evidence() {
     const own = steps.filter((step) => (step.evidence || {})[monitor] && step.needed !== null);
     const levels = [...new Set(own.map((step) => step.needed))];
     const alarm = levels.map((level) => `${number(level)} (${number(10 ** level)} to 1)`);
-    return chart({
-      title: `Evidence of ${monitor}`, levels, marks: notesOf(), open: openStep,
-      says: ["in powers of ten", ...alarm.map((one) => `an alarm from ${one} on`)].join("; "),
-      series: seriesOf((step) => (step.evidence || {})[monitor]) });
-  }).filter(Boolean);
+    const title = `Evidence of ${monitor}`;
+    const series = seriesOf((step) => (step.evidence || {})[monitor]);
+    const drawn = chart({
+      title, levels, axis: "evidence, powers of ten", marks: notesOf(), open: openStep, series,
+      says: alarm.map((one) => `an alarm from ${one} on`).join("; ") });
+    const still = series.every(({ points }) => points.every(([, y]) => !(y >= ODDS)));
+    return { title, drawn, still };
+  });
 }
 
 function about(folder) {
@@ -130,9 +155,12 @@ function about(folder) {
   const agents = typeof config.agents === "number" ? config.agents : Object.keys(config.agents).length;
   const measures = Object.entries(measured).filter(([, found]) => found).map(([name, found]) => [
     link(path(folder.number, "eval", name), name), ` after ${found.step} steps: ${interval(found.accuracy)}`]);
+  const still = Object.entries(folder.facts.moved || {}).filter(([, count]) => 2 * count < steps)
+    .map(([policy, count]) => `${policy} moved in ${count} of ${number(steps, "steps")}`);
   return [
     h("p", {}, `${config.method} on ${config.task}, ${agents} agents, ${steps} of ${planned} steps, `
       + `${number(tokens, "generated tokens")}, seed ${config.seed}`),
+    still.length > 0 && h("p", { class: "note" }, still.join("; ")),
     measures.length > 0 && h("ul", {}, measures.map((one) => h("li", {}, "held-out accuracy ", one))),
     h("details", {}, h("summary", {}, "config"), h("pre", {}, JSON.stringify(config, null, 1)))];
 }
@@ -140,7 +168,7 @@ function about(folder) {
 function notes(folder) {
   const steps = folder.steps.filter((step) => step.notes && step.notes.length);
   return steps.length > 0 && h("details", { open: steps.length < 3 },
-    h("summary", {}, `warnings in ${steps.length} steps`),
+    h("summary", {}, `warnings in ${steps.length === 1 ? "one step" : `${steps.length} steps`}`),
     h("ul", {}, steps.slice(0, 200).map((step) => h("li", {},
       link(path(folder.number, "step", step.step + 1), `step ${step.step + 1}`), ": ",
       step.notes.join("; ")))));

@@ -42,7 +42,7 @@ function truthPage(folder, from, to) {
   const range = h("p", { class: "filters" }, "judgements of steps ", bound("from", from, (v) => go(v, to)),
     bound("to", to, (v) => go(from, v)));
   const open = (step) => go(Math.max(1, step - 4), Math.min(folder.steps.length, step + 5));
-  const curves = chart({ title: "Judges against labels", range: [0, 1], open, marks: notesOf([folder]),
+  const curves = chart({ title: "Judges against labels", axis: "share", range: [0, 1], open, marks: notesOf([folder]),
     says: "a click chooses ten steps around it for the tables below",
     series: seriesOf((step) => pick(step.judges, "accepts_right", "accepts_wrong", "balanced"), [folder]) });
   const roles = [...groupedBy(rows, (row) => row.role)];
