@@ -171,7 +171,7 @@ def test_what_goes_wrong_while_it_is_built(cluster: Any) -> None:
 
 
 def test_a_folder_that_the_actor_does_not_see(far: RayHost, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=r"its machine does not see .*gone: have the run"):
+    with pytest.raises(UserMistake, match=r"does not see .*gone"):
         asyncio.run(far.load(tmp_path / "gone"))
 
 
@@ -409,7 +409,7 @@ def test_none_is_started_without_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(UserMistake, match=r"RAY_AUTH_MODE=disabled, .* obey anybody"):
+    with pytest.raises(UserMistake, match=r"RAY_AUTH_MODE=disabled"):
         RayHost("far", slow, learns=False)
 
 
@@ -417,7 +417,7 @@ def test_none_is_started_without_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_address_where_nobody_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(UserMistake, match=f"the cluster at {address} .RAY_ADDRESS. cannot be had"):
+    with pytest.raises(UserMistake, match=f"{address} .RAY_ADDRESS"):
         RayHost("far", slow, learns=False)
 
 

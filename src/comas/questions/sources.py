@@ -243,7 +243,7 @@ def check_asked(
     """An error for a file, since nothing is read, and for a split or form that there is not."""
     if path is not None:
         raise UserMistake(
-            f"task {task} generates its questions and reads no file: leave out path={path!r}"
+            f"task {task} generates its questions and reads no file: leave out data={path}"
         )
     if split not in splits:
         raise UserMistake(f"task {task} has no split {split!r}: one of {', '.join(splits)}")
