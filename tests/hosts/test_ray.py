@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -168,6 +169,26 @@ def test_what_goes_wrong_while_it_is_built(cluster: Any) -> None:
         with pytest.raises(kind, match=words):
             host.ready()
         host.close()
+
+
+def test_a_machine_without_comas_is_told_in_one_line() -> None:
+    from ray._private.function_manager import FunctionActorManager
+    from ray.exceptions import RayTaskError
+
+    stands_in: Any = FunctionActorManager._create_fake_actor_class  # what Ray makes of it there
+    why = (
+        "Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'comas'\n"
+    )
+    actor = stands_in(None, "HostActor", ["build"], why)
+    with pytest.raises(RuntimeError) as there:
+        actor().build()
+    host = RayHost.__new__(RayHost)
+    host.name = "far"
+    raised = RayTaskError("HostActor.build", f"ray::build()\n{there.value}", there.value)
+    told = host._explained(raised)
+    assert isinstance(told, UserMistake)
+    assert re.match(r"hosts\.far\..*No module named 'comas'.*install", str(told))
+    assert "\n" not in str(told)
 
 
 def test_a_folder_that_the_actor_does_not_see(far: RayHost, tmp_path: Path) -> None:
