@@ -80,7 +80,7 @@ READERS = [
 
 @pytest.fixture(autouse=True)
 def no_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths, "told", lambda *request: None)
+    monkeypatch.setattr(maths, "ask_child", lambda *request: None)
 
 
 @pytest.mark.parametrize("piece", PIECES)

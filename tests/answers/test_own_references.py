@@ -116,7 +116,7 @@ def test_references_of_benchmarks_that_no_reply_can_match(
     file = tmp_path / "rows.jsonl"
     key = "Answer" if task is TASKS["aime"] else "answer"
     file.write_text(json.dumps({**columns, key: answer}))
-    with pytest.raises(UserMistake, match=r"rows.jsonl:1: no reply can match the answer"):
+    with pytest.raises(UserMistake, match=r"rows.jsonl:1: .*answer"):
         task.load("test", str(file))
 
 
@@ -124,7 +124,7 @@ def test_a_question_with_two_answers_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     rows = [{"question": "q?", "answer": a} for a in ("5", None, "5", "6")]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserMistake, match=r"mine.jsonl:4: .* another answer, '5', .* '6'"):
+    with pytest.raises(UserMistake, match=r"mine.jsonl:4: .*'5', .*'6'"):
         jsonl.load("test", str(file), whole=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))
     (question,) = jsonl.load("test", str(file), whole=True)
@@ -143,7 +143,7 @@ def test_two_writings_of_one_answer_are_no_contradiction(tmp_path: Path) -> None
         assert len(jsonl.load("test", str(file), whole=True)) == 1
     rows = [{"question": "q?", "answer": answer} for answer in ("1/2", "0.51")]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserMistake, match=r"mine.jsonl:2: .* another answer"):
+    with pytest.raises(UserMistake, match=r"mine.jsonl:2: .*another"):
         jsonl.load("test", str(file), whole=True)
 
 

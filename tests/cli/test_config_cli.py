@@ -21,45 +21,6 @@ from comas.types import UserMistake
 from tests.support import runs
 from tests.support.command import run
 
-MISTAKES = [
-    (["stepz=3"], "unknown key stepz: did you mean steps?"),
-    (["options.round=2"], "did you mean rounds?"),
-    (["options.rounds=many"], "options.rounds = 'many': Input should be a valid integer"),
-    (["hosts.home.bas=x"], "unknown key hosts.home.bas: did you mean base?"),
-    (["agents.a0.rolls=[]"], "did you mean roles?"),
-    (["method=comos"], "method 'comos': did you mean comas?"),
-    (["method=./none.py"], "no such file"),
-    (["task=pik"], "did you mean pick?"),
-    (["preset=wild"], "method comas has stable, paper"),
-    (["steps=-1"], "steps = -1"),
-    (["steps"], "config steps: No such file"),
-    (["credit.normalize=all"], "did you mean normalise?"),
-    (["task_options.form=four"], "no form 'four'"),
-    (["agents.a.host=hom"], "agents.a.host is 'hom': did you mean home?"),
-    (["hosts.home.base=./my-model"], "no such folder"),
-    (["hosts.home.base=tiny-x", "steps=1"], "base 'tiny-x' cannot be loaded"),
-    (["loss.clip=big"], "loss.clip = 'big': Input should be a valid number"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"), MISTAKES, ids=lambda a: a[0] if isinstance(a, list) else None
-)
-def test_mistakes_are_one_line_and_exit_code_2(
-    arguments: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["train", *arguments], monkeypatch) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert said in err
-    assert err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
 
 def test_presets_and_overrides() -> None:
     stable, paper = (runs.planned([f"preset={p}"]).config for p in ("stable", "paper"))

@@ -5,6 +5,7 @@ level.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,93 +28,95 @@ def resolved(*pairs: str) -> Config:
     return runs.planned(pairs).config
 
 
-@pytest.mark.parametrize(
-    ("pair", "said"),
-    [
-        ("stps=3", "unknown key stps: did you mean steps?"),
-        ("option.rounds=2", "unknown key option: did you mean options?"),
-        ("options.avoidself=true", "unknown key options.avoidself: did you mean avoid_self?"),
-        ("credit.minrows=3", "unknown key credit.minrows: did you mean min_rows?"),
-        ("loss.clipp=0.1", "did you mean clip?"),
-        ("task_options.larges=9", "unknown key task_options.larges: did you mean largest?"),
-        ("hosts.home.bases=x", "unknown key hosts.home.bases: did you mean base?"),
-        ("agents.a0.temprature=1.0", "unknown key agents.a0.temprature: did you mean temperature?"),
-        ("method=ttlr", "method 'ttlr': did you mean ttrl?"),
-        ("task=gsm8", "task 'gsm8': did you mean gsm8k?"),
-        ("king=ray", "unknown key king: did you mean kind?"),
-        ("concurency=5", "unknown key concurency: did you mean concurrency?"),
-        ("bas=seed", "unknown key bas: did you mean base?"),
-        ("zzzzzz=1", "unknown key zzzzzz: one of agents, api, "),
-        ("loss.zzz=1", "unknown key loss.zzz: one of clip"),
-        ("options.rounds=1.5", "options.rounds = 1.5: Input should be a valid integer"),
-        ("options.rounds=true", "valid integer"),
-        ("options.rounds=0", "greater than or equal to 1"),
-        ("kl.solution=nan", "finite"),
-        ("kl.solution=-1", "greater than or equal to 0"),
-        ("kl=0.1", "kl = 0.1: a table is wanted: kl.solution=0.1"),
-        ("beta=0.04", "unknown key beta: did you mean kl.solution?"),
-        ("max_completion_length=64", "did you mean max_tokens?"),
-        ("method=grpo", "method 'grpo': did you mean rlvr, which compares answers"),
-        ("temperature=inf", "finite"),
-        ("task_options.count=abc", "valid integer"),
-        ("loss.clip=nan", "loss.clip = nan"),
-        ("loss.clip=0", "greater than 0"),
-        ("options.avoid_self=1", "valid boolean"),
-        ("credit.normalise=1", "credit.normalise = 1: Input should be 'role', 'all' or 'none'"),
-        ("lr=0", "lr = 0: Input should be greater than 0"),
-        ("kl.solution=much", "kl.solution = 'much'"),
-        ("temperature=0", "temperature = 0"),
-        ("room.solution=many", "room.solution = 'many'"),
-        ("hosts.home.engine=fast", "hosts.home.engine = 'fast': "),
-        ("hosts.home=tiny", "hosts.home = 'tiny'"),
-        ("agents=0", "agents = 0: a team has 1 to 10,000"),
-        ("agents=100000000", "agents = 100000000: a team has 1 to 10,000"),
-        ("agents=-2", "agents = -2"),
-        ("preset=publish", "preset 'publish': method comas has stable, paper"),
-        ("=3", "'=3' is not of the form key=value"),
-    ],
-)
-def test_mistakes_name_the_key_the_value_and_the_nearest_name(pair: str, said: str) -> None:
+NEAREST = {
+    "options.avoidself=true": "avoid_self",
+    "credit.minrows=3": "min_rows",
+    "loss.clipp=0.1": "clip",
+    "task_options.larges=9": "largest",
+    "hosts.home.bases=x": "base",
+    "agents.a0.temprature=1.0": "temperature",
+    "king=ray": "kind",
+    "concurency=5": "concurrency",
+    "bas=tiny": "base",
+}
+
+
+@pytest.mark.parametrize("pair", NEAREST)
+def test_an_unknown_key_is_told_with_the_nearest(pair: str) -> None:
+    key = pair.partition("=")[0]
     with pytest.raises(UserMistake) as caught:
         resolved(pair)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"unknown key {key}: did you mean {NEAREST[pair]}?"
+
+
+@pytest.mark.parametrize("key", ["zzzzzz", "loss.zzz"])
+def test_an_unknown_key_with_none_near_is_told_with_all(key: str) -> None:
+    with pytest.raises(UserMistake, match=f"unknown key {key}: one of "):
+        resolved(f"{key}=1")
 
 
 @pytest.mark.parametrize(
-    ("key", "off", "value", "said"),
+    "pairs",
     [
-        ("ahead", 0, 1, "steps are no longer played while the one before is learnt: leave it out"),
-        ("tensor_parallel", 1, 2, "a model is sampled from on one GPU: leave it out"),
-        ("compile", False, True, "models are sampled from without torch.compile"),
+        "options.rounds=0",
+        "options.rounds=many",
+        "options.rounds=true",
+        "kl.solution=-1",
+        "kl.solution=much",
+        "kl.solution=nan",
+        "loss.clip=0",
+        "loss.clip=nan",
+        "credit.normalise=1",
+        "task_options.count=abc",
+        "temperature=0",
+        "room.solution=many",
+        "steps=-1",
+        "threads=5000",
+        "warmup=9 steps=5 schedule=linear",
+        "agents=100000000",
+        "agents=-2",
+        "agents.a.lag=0 agents.a.policy=b agents.b.frozen=false",
+        "agents.a0.system=",
+        "method=azr options.solve=-0.5",
+        "method=mae options.refer=3",
+        "method=mars options.penalty=-1",
+        "method=mars options.gamma=2",
+        "method=spell options.width=0",
+        "method=spiral options.decay=3",
+        "method=optima options.length=-2",
+        "method=agent0_vl options.gate=7",
+        "method=agent0_vl options.gate=-0.5",
     ],
 )
-def test_former_keys_are_read_over_where_they_change_nothing(
-    key: str, off: Any, value: Any, said: str
-) -> None:
+def test_a_value_that_a_key_cannot_have_is_told(pairs: str) -> None:
+    key, _, value = next(p for p in pairs.split() if not p.startswith("method=")).partition("=")
+    with pytest.raises(UserMistake) as caught:
+        resolved(*pairs.split())
+    assert re.match(
+        rf"{re.escape(key)} = '?{re.escape(value)}'?[:,]", str(caught.value), re.IGNORECASE
+    )
+
+
+@pytest.mark.parametrize(("key", "off"), [("ahead", 0), ("tensor_parallel", 1), ("compile", False)])
+def test_former_keys_are_read_over_where_they_change_nothing(key: str, off: Any) -> None:
     for place in (key, f"hosts.home.{key}"):
         assert read(None, [f"{place}={json.dumps(off)}"]) == read(None)
-    with pytest.raises(UserMistake) as caught:
-        read(None, {key: value})
-    assert str(caught.value).startswith(f"{key}: {said}")
 
 
 def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
     config = runs.planned({"monitors": ["probes", "flips"]})
-    with pytest.raises(UserMistake, match=r"monitors = 'flips': it saw no collapse .*leave it out"):
+    with pytest.raises(UserMistake, match=r"monitors = 'flips'"):
         check_training(config)
 
 
 def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:
     two = {"hosts": {"one": {}, "two": {}}}
     assert read(None, {"hosts": {"one": {}}, "concurrency": 5}).hosts["one"].concurrency == 5
-    with pytest.raises(UserMistake, match="concurency: did you mean concurrency"):
+    with pytest.raises(UserMistake, match=r"concurency: .* concurrency"):
         read(None, {"hosts": {"one": {}}, "concurency": 5})
-    with pytest.raises(UserMistake, match="concurency: one of agents, ") as caught:
+    with pytest.raises(UserMistake, match="concurency") as caught:
         read(None, {**two, "concurency": 5})
     assert "concurrency" not in str(caught.value)
-    with pytest.raises(UserMistake, match="concurrency belongs to a host, and here are one, two"):
-        read(None, {**two, "concurrency": 5})
 
 
 @pytest.mark.parametrize(
@@ -136,23 +139,18 @@ def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_ther
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
     host = {"hosts": {name: {}}, "agents": {"a": {"host": name}}}
     for data in ({"agents": {name: {}}}, {"agents": {"a": {"policy": name}}}, host):
-        with pytest.raises(UserMistake, match="files are named after it"):
+        with pytest.raises(UserMistake, match="named after"):
             read(None, data)
     for taken in ("manifest", "state", "monitors"):  # of a checkpoint
-        with pytest.raises(UserMistake, match="files are named after it"):
+        with pytest.raises(UserMistake, match="named after"):
             read(None, {"hosts": {taken: {}}, "agents": {"a": {"host": taken}}})
     assert list(read(None, {"agents": {n: {} for n in ("a", "Ann Lee", "gpt-4.1", "ä_1")}}).agents)
 
 
 def test_names_of_hosts_that_keys_cannot_reach_are_refused() -> None:
     """`hosts.big.2.base=...` would set a key of a host `big`."""
-    with pytest.raises(UserMistake, match=r"host 'big\.2': files are named after it"):
+    with pytest.raises(UserMistake, match=r"host 'big\.2'"):
         read(None, {"hosts": {"big.2": {}}})
-
-
-def test_a_key_below_a_value_is_refused() -> None:
-    with pytest.raises(UserMistake, match="steps is 3, not a table"):
-        read(None, ["steps=3", "steps.x=1"])
 
 
 @pytest.mark.parametrize(
@@ -290,7 +288,7 @@ def test_hosts_and_agents_override_what_is_shared() -> None:
 
 
 def test_a_base_that_does_not_exist_is_told_before_its_learning_rate() -> None:
-    with pytest.raises(UserMistake, match="base 'gpt-nope': no such folder, and"):
+    with pytest.raises(UserMistake, match="base 'gpt-nope'"):
         resolved("hosts.home.base=gpt-nope")
 
 
@@ -303,7 +301,7 @@ def test_the_embedded_recipe_is_for_the_shipped_models_only(
     (folder / "config.json").write_text("{}")
     assert resolved("hosts.home.base=tiny-b").lr == tiny_recipe()["lr"]["full"]
     assert resolved("hosts.home.learner=adapters").lr == tiny_recipe()["lr"]["adapters"]
-    with pytest.raises(UserMistake, match="model' has no recipe for task pick: set lr"):
+    with pytest.raises(UserMistake, match=r"model' .*task pick: set lr"):
         resolved("hosts.home.base=org/model")
     for base in ("org/model", "org/other", "gpt2"):
         config = resolved(f"hosts.home.base={base}", "lr=1e-6")
@@ -343,7 +341,7 @@ def test_a_value_that_no_toml_can_hold_is_a_mistake() -> None:
     def load(*, since: Any = None) -> None: ...
 
     for value in (object(), b"\xff"):
-        with pytest.raises(UserMistake, match=r"task_options.since is .*: take a value that TOML"):
+        with pytest.raises(UserMistake, match=r"task_options.since is .*TOML"):
             filled("task_options", {"since": value}, load)
 
 
@@ -372,7 +370,7 @@ method = Method(play, settle, grpo, plain, kl={"solution": 0.3}, epochs=2, sampl
     assert resolved(f"method={name}", "preset=wild").samples == 9
     assert resolved(f"method={name}", "preset=wild", "samples=2").samples == 2
     assert split_options(config.options, method.settle) == {"bonus": 0.1}
-    with pytest.raises(UserMistake, match=r"unknown key loss.clip: there are none to be set"):
+    with pytest.raises(UserMistake, match=r"loss.clip: .*none"):
         resolved(f"method={name}", "loss.clip=0.1")
 
 
@@ -382,18 +380,18 @@ def test_an_option_without_default_has_to_be_set(tmp_path: Path) -> None:
         "async def play(question, agents, rng, task, *, drafts: int): ...\n"
         "method = Method(play, lambda episodes, task: None, grpo, plain)\n",
     )
-    with pytest.raises(UserMistake, match=r"options\.drafts has no default: set it"):
+    with pytest.raises(UserMistake, match=r"options\.drafts"):
         resolved(f"method={name}")
     assert resolved(f"method={name}", "options.drafts=2").options == {"drafts": 2}
 
 
 def test_files_without_a_method_and_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
-    with pytest.raises(UserMistake, match=r"defines no `method = Method\(\.\.\.\)`"):
+    with pytest.raises(UserMistake, match=r"empty\.py.*Method\("):
         load_plugin("method", str(tmp_path / "empty.py"))
-    with pytest.raises(UserMistake, match="no such file"):
+    with pytest.raises(UserMistake, match=r"none.py"):
         load_plugin("task", str(tmp_path / "none.py"))
-    with pytest.raises(UserMistake, match=r"config nowhere\.toml: No such file"):
+    with pytest.raises(UserMistake, match=r"nowhere\.toml"):
         read("nowhere.toml")
 
 
@@ -440,32 +438,3 @@ def test_hosts_elsewhere_of_0_1_are_actors(
     assert len(caplog.records) == len(wanted)
     assert all(said in caplog.text for said in wanted)
     assert ("RAY_ADDRESS" in caplog.text) == ("address" in former)
-
-
-@pytest.mark.parametrize("key", ["where", "hosts.home.where"])
-def test_a_transport_of_ones_own_is_refused_in_a_line(key: str) -> None:
-    with pytest.raises(
-        UserMistake, match=r"where: a host elsewhere is an actor of Ray: .*kind=ray"
-    ):
-        read(None, {key: "./mine.py"})
-
-
-@pytest.mark.parametrize(
-    ("pairs", "said"),
-    [
-        (["cpus=2"], "hosts.home.cpus is for a host elsewhere: set hosts.home.kind=ray"),
-        (["gpus=1"], "hosts.home.gpus is for a host elsewhere"),
-        (["kind=ray", "gpus=1.5"], "gpus = 1.5: wanted is a whole number, or a share of one GPU"),
-        (
-            ["kind=ray", "device=cuda:1"],
-            "Ray chooses the GPU of an actor: set hosts.home.device=cu",
-        ),
-        (["kind=ray", "api=http://127.0.0.1:9/v1"], "hosts.home.kind is 'ray', and a host behind"),
-        (["kind=nowhere"], "hosts.home.kind = 'nowhere'"),
-    ],
-)
-def test_keys_of_hosts_elsewhere_are_for_them(pairs: list[str], said: str) -> None:
-    with pytest.raises(UserMistake) as caught:
-        read(None, pairs)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -92,53 +92,6 @@ def test_what_a_method_remembers_and_draws_is_checked(
     assert said in error
 
 
-KEYS = [
-    (["agents.a.lag=2", 'agents.b.roles=["solution"]'], "agents.a.lag: a policy cannot lag behind"),
-    (
-        ["agents.a.lag=2", 'agents.a.policy="a"', "agents.b.frozen=false"],
-        "cannot lag behind itself",
-    ),
-    (
-        ["agents.a.lag=2", 'agents.a.policy="bo"', "agents.bob.frozen=false"],
-        "agents.a.policy is 'bo', which nobody without a lag speaks with: did you mean bob?",
-    ),
-    (
-        [
-            "agents.a.lag=2",
-            'agents.a.policy="b"',
-            "agents.b.lag=2",
-            'agents.b.policy="c"',
-            "agents.c.frozen=false",
-        ],
-        "agents.a.policy is 'b', which nobody without a lag speaks with",
-    ),
-    (["agents.a.lag=0", 'agents.a.policy="b"', "agents.b.frozen=false"], "agents.a.lag = 0"),
-    (["schedule=cosine", "steps=0"], "schedule = cosine, warmup = 0: a schedule needs steps"),
-    (["schedule=fast"], "schedule = 'fast'"),
-    (["warmup=5", "steps=5"], "warmup = 5: learning rates would never arrive in steps = 5: lower"),
-    (["warmup=9", "steps=5", "schedule=linear"], "warmup = 9"),
-    (["dealt=true"], "unknown key dealt"),
-    (["agents.a0.system="], "agents.a0.system"),
-]
-
-
-@pytest.mark.parametrize(("words", "said"), KEYS, ids=[said for _, said in KEYS])
-def test_keys_that_contradict_each_other_are_one_line(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["train", *words], monkeypatch) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert said in error
-    assert not list(tmp_path.iterdir())
-
-
 def test_dealt_in_a_file_is_an_unknown_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

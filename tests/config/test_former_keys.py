@@ -1,4 +1,6 @@
-"""Keys of 0.1 that are gone: values that meant today's behaviour are read, others say what to do."""
+"""Keys of 0.1 that are gone: values that meant today's behaviour are read. What is said of
+others is in messages.toml.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import pytest
 
 from comas.config import mistakes
 from comas.config.schema import read
-from comas.types import UserMistake
 
 READ = [
     ["hosts.home.prove_every=9"],
@@ -21,15 +22,6 @@ READ = [
     ['metrics=["quality"]'],
     ["memory=8", "hosts.home.max_rows=4", "hosts.home.tokens_per_pass=512"],
 ]
-REFUSED = {
-    "hosts.home.correction=token_mask": "hosts.home.correction: .*leave it out",
-    "hosts.home.old_logprobs=sampled": "hosts.home.old_logprobs: .*leave it out",
-    "hosts.home.alpha=9": "hosts.home.alpha: .*scale lr instead",
-    "agents.a.alpha=9": "agents.a.alpha: .*scale lr instead",
-    'metrics=["rewards", "./mine.py"]': "metrics: .*hook",
-    "eval_top_p=0.5": "eval_top_p: .*eval_temperature",
-    "memory=8": "memory: .*tokens_per_pass and max_rows",
-}
 
 
 @pytest.mark.parametrize("pairs", READ, ids=" ".join)
@@ -71,9 +63,3 @@ def test_no_key_is_read_on_or_dropped_without_a_line(
     assert key not in mistakes.upgraded(table, {"kind", "cpus", "hosts"})
     (line,) = caplog.messages
     assert key in line
-
-
-@pytest.mark.parametrize("pair", REFUSED)
-def test_other_values_are_one_line_with_the_remedy(pair: str) -> None:
-    with pytest.raises(UserMistake, match=REFUSED[pair]):
-        read(None, [pair])

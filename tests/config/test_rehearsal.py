@@ -77,7 +77,7 @@ def playing(play: object, *roles: str) -> Plan:
 def test_a_role_that_the_game_asks_has_to_be_taken() -> None:
     turns = rehearsed(playing(repaired, "solution", "revision"), QUESTION)
     assert {turn.role for turn in turns} == {"solution", "revision"}
-    with pytest.raises(UserMistake, match="no agent takes role 'revision', which the game asks"):
+    with pytest.raises(UserMistake, match="role 'revision'"):
         rehearsed(playing(repaired, "solution"), QUESTION)
 
 

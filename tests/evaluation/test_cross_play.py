@@ -161,7 +161,7 @@ def test_held_out_requests_are_posed_in_cross_play_only() -> None:
 def test_which_game_it_is() -> None:
     assert game_of(kuhn.task, []) is facing
     assert game_of(gate.task, [mars.method, self_redteam.method]) is self_redteam.cross
-    with pytest.raises(UserMistake, match="no method that set teams against each other"):
+    with pytest.raises(UserMistake, match="against each other"):
         game_of(pick.task, [mars.method])
 
 
@@ -222,7 +222,7 @@ def test_where_every_game_failed_nothing_was_evaluated(
     evaluation = EvaluationRun.create(
         EvaluationPlan(["tiny-games"], ["kuhn"], ["cross"], 4), str(tmp_path / "e")
     )
-    with pytest.raises(UserMistake, match=r"every game failed; the first: .*connection reset"):
+    with pytest.raises(UserMistake, match=r"every game failed.*connection reset"):
         run_sync(evaluation.go())
     report = json.loads((tmp_path / "e" / "report.json").read_text())
     assert report["cross"] == []

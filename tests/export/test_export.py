@@ -240,7 +240,7 @@ def test_checkpoints_from_different_places_are_one_team(
         UserMistake, match=re.escape(f"base '{tmp_path / 'teams' / 'nobody'}': no such folder")
     ):
         comas.load(team)
-    with pytest.raises(UserMistake, match="is a team, not a run: it has no checkpoint of step 3"):
+    with pytest.raises(UserMistake, match="checkpoint of step 3"):
         comas.load(team, step=3)
 
 
@@ -464,7 +464,7 @@ def test_a_model_that_cannot_be_merged_is_not_written(
     monkeypatch.setattr(
         population.Population, "merged", lambda *a: {n: w * 1.5 for n, w in real(*a).items()}
     )
-    with pytest.raises(UserMistake, match="merged into one model its log-probs differ by"):
+    with pytest.raises(UserMistake, match="log-probs differ by"):
         comas.export(runs["adapters"].path, tmp_path / "x")
     assert not list(tmp_path.iterdir())
 

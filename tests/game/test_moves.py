@@ -98,7 +98,7 @@ def test_what_is_no_payoff_for_each_seat_is_a_mistake(payoffs: Any) -> None:
     async def rules(question: Question, move: Any, rng: random.Random) -> Any:
         return payoffs
 
-    with pytest.raises(UserMistake, match="a payoff for each of 2 seats, a finite number"):
+    with pytest.raises(UserMistake, match="each of 2 seats"):
         episode_of(task_of(rules), saying())
 
 
@@ -118,11 +118,11 @@ def test_rules_of_ones_own_that_raise_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN)
     task = plan(checked({"task": str(file), "method": "mars"})).task
-    with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: KeyError: 'payoff'"):
+    with pytest.raises(UserMistake, match=r"mine.py line 7: KeyError: 'payoff'"):
         episode_of(task, saying("pass"))
     file.write_text(OWN.replace('{}["payoff"]', "rng.choice([])"))  # what a library raises
     task = plan(checked({"task": str(file), "method": "mars"})).task
-    with pytest.raises(UserMistake, match=r"rules failed in mine.py line 7: IndexError"):
+    with pytest.raises(UserMistake, match=r"mine.py line 7: IndexError"):
         episode_of(task, saying("pass"))
 
 
@@ -151,7 +151,7 @@ def test_scripts_take_seats_and_say_nothing() -> None:
     episode, payoffs = episode_of(kuhn.task, saying("pass"), lambda agents: [script, agents[0]])
     assert payoffs == [1.0, -1.0]
     assert [turn.info["seat"] for turn in episode.turns] == [1]
-    with pytest.raises(UserMistake, match="a scripted seat moves 'raise', which is not legal"):
+    with pytest.raises(UserMistake, match="moves 'raise'"):
         episode_of(kuhn.task, saying("pass"), lambda agents: [lambda *_: "raise", agents[0]])
 
 
@@ -233,13 +233,13 @@ def test_rules_that_are_wrong_are_one_line() -> None:
         await move(2, "", ("pass",))
         return 0.0, 0.0
 
-    with pytest.raises(UserMistake, match="rules ask seat 2 for a move, and there are 2 seats"):
+    with pytest.raises(UserMistake, match="ask seat 2"):
         episode_of(task_of(three), saying("pass"))
 
     async def short(question: Question, move: Any, rng: random.Random) -> Sequence[float]:
         return (1.0,)
 
-    with pytest.raises(UserMistake, match="wanted is a payoff for each of 2 seats"):
+    with pytest.raises(UserMistake, match="each of 2 seats"):
         episode_of(task_of(short), saying("pass"))
 
 
@@ -266,7 +266,7 @@ def test_moves_that_nobody_can_be_asked_for_are_one_line(
 
 def test_a_scripted_seat_that_is_no_function_is_one_line() -> None:
     seats: Any = ["best", "best"]
-    with pytest.raises(UserMistake, match="a scripted seat is 'best', wanted is a function"):
+    with pytest.raises(UserMistake, match="seat is 'best'"):
         episode_of(kuhn.task, None, seats=lambda _: seats)
 
 
@@ -274,7 +274,7 @@ def test_rules_that_return_nothing_are_a_mistake_and_no_game_that_goes_on() -> N
     async def nothing(question: Question, move: Any, rng: random.Random) -> None:
         await move(0, "", ("pass",))
 
-    with pytest.raises(UserMistake, match="rules returned None, wanted is a payoff for each"):
+    with pytest.raises(UserMistake, match="rules returned None"):
         episode_of(task_of(nothing), saying("pass"))
 
 

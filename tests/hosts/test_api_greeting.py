@@ -201,7 +201,7 @@ def test_patience_has_an_end_and_none_is_wanted_without_retries(
         (f"http://127.0.0.1:{closed_port()}/v1", 5),
     ):
         began = time.monotonic()
-        with pytest.raises(UserMistake, match=r"check hosts.judge.api, and that its server runs"):
+        with pytest.raises(UserMistake, match=r"check hosts.judge.api"):
             greeted(host_at(url, retries=retries))
         assert time.monotonic() - began < 3
     server = serve(answers(b"", 503))
@@ -225,14 +225,14 @@ def test_a_machine_that_there_is_not_is_not_waited_for(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     began = time.monotonic()
-    with pytest.raises(UserMistake, match=r"Name or service not known; check hosts.judge.api"):
+    with pytest.raises(UserMistake, match=r"not known; check hosts.judge.api"):
         greeted(host_at(f"http://{host}/v1"))
     assert time.monotonic() - began < 3
 
 
 def test_a_budget_that_cannot_be_held_is_known_before_any_work(serve: Any, host_at: Any) -> None:
     server = serve(answers({"choices": said()["choices"]}))
-    with pytest.raises(UserMistake, match="budget_tokens cannot be held"):
+    with pytest.raises(UserMistake, match="budget_tokens"):
         greeted(host_at(server.url, budget_tokens=1000))
     greeted(host_at(server.url))
 
@@ -372,7 +372,7 @@ def test_credit_that_runs_out_ends_an_evaluation_in_order(
     pairs = [f"hosts.home.api={server.url}", "hosts.home.concurrency=1", "agents=1"]
     with pytest.raises(
         UserMistake,
-        match=r"no credit; its account is used up: add to it and go on: .* resume .*e$",
+        match=r"no credit; .* resume .*e$",
     ):
         run_sync(
             EvaluationRun.create(

@@ -55,7 +55,7 @@ def test_words_of_which_none_is_among_the_alternatives_have_no_invented_weight(
     serve: Any, host_at: Any
 ) -> None:
     host = host_at(serve(answers(said("A", logprobs=told(("A", 0.9), ("The", 0.1))))).url)
-    with pytest.raises(HostFailure, match="'Yes' is not among the 2 likeliest"):
+    with pytest.raises(HostFailure, match=r"'Yes' .* 2 likeliest"):
         asyncio.run(weigh(host, ["Yes", "No"]))
 
 

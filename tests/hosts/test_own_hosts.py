@@ -134,13 +134,13 @@ def test_an_evaluation_asks_own_hosts(untaught: Path, tmp_path: Path) -> None:
 
 
 def test_a_host_is_called_as_its_table_is(untaught: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=r"made a host called 'other': call it plan\.name"):
+    with pytest.raises(UserMistake, match=r"'other': .*plan\.name"):
         begin(tmp_path / "r", untaught, Scripted(golden_script, "other"))
     assert not (tmp_path / "r").exists()
 
 
 def test_a_run_that_was_begun_with_an_instance_says_what_a_host_is_now() -> None:
-    with pytest.raises(UserMistake, match=r"own.*set kind to a file with build\(plan\)"):
+    with pytest.raises(UserMistake, match=r"own.*kind.*build\(plan\)"):
         read(None, {"hosts": {"home": {"own": True}}})
     assert read(None, {"hosts": {"home": {"own": False}}}).hosts["home"].here
 
@@ -230,5 +230,5 @@ def test_mistakes_with_kinds_in_files(
 def test_a_kind_in_somebody_elses_file_runs_nothing_unasked(kind: Path, tmp_path: Path) -> None:
     (tmp_path / "team.toml").write_text('[hosts.home]\nkind = "stone.py"\n')
     kind.write_text("raise SystemExit('it ran')")
-    with pytest.raises(UserMistake, match=r"hosts.home.kind = stone.py would run the code in"):
+    with pytest.raises(UserMistake, match=r"hosts.home.kind = stone.py"):
         read(tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -170,8 +171,28 @@ def test_what_goes_wrong_while_it_is_built(cluster: Any) -> None:
         host.close()
 
 
+def test_a_machine_without_comas_is_told_in_one_line() -> None:
+    from ray._private.function_manager import FunctionActorManager
+    from ray.exceptions import RayTaskError
+
+    stands_in: Any = FunctionActorManager._create_fake_actor_class  # what Ray makes of it there
+    why = (
+        "Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'comas'\n"
+    )
+    actor = stands_in(None, "HostActor", ["build"], why)
+    with pytest.raises(RuntimeError) as there:
+        actor().build()
+    host = RayHost.__new__(RayHost)
+    host.name = "far"
+    raised = RayTaskError("HostActor.build", f"ray::build()\n{there.value}", there.value)
+    told = host._explained(raised)
+    assert isinstance(told, UserMistake)
+    assert re.match(r"hosts\.far\..*No module named 'comas'.*install", str(told))
+    assert "\n" not in str(told)
+
+
 def test_a_folder_that_the_actor_does_not_see(far: RayHost, tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=r"its machine does not see .*gone: have the run"):
+    with pytest.raises(UserMistake, match=r"does not see .*gone"):
         asyncio.run(far.load(tmp_path / "gone"))
 
 
@@ -409,7 +430,7 @@ def test_none_is_started_without_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(UserMistake, match=r"RAY_AUTH_MODE=disabled, .* obey anybody"):
+    with pytest.raises(UserMistake, match=r"RAY_AUTH_MODE=disabled"):
         RayHost("far", slow, learns=False)
 
 
@@ -417,7 +438,7 @@ def test_none_is_started_without_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_address_where_nobody_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(UserMistake, match=f"the cluster at {address} .RAY_ADDRESS. cannot be had"):
+    with pytest.raises(UserMistake, match=f"{address} .RAY_ADDRESS"):
         RayHost("far", slow, learns=False)
 
 

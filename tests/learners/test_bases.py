@@ -296,7 +296,7 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
         model = with_experts(kind).to(dtype)
         with pytest.raises(
             UserMistake,
-            match=r"mlp\.experts\.0 gets \(.*, 32\), tokens apart from their 3 rows: set hosts",
+            match=r"mlp\.experts\.0 gets \(.*, 32\), .* 3 rows: set hosts",
         ):
             Population(model, {f"p{i}": AdapterSpec(2) for i in range(count)})
         fine, odd, _ = row_by_row(
@@ -315,9 +315,7 @@ def test_layers_that_see_tokens_in_another_order_or_selection_are_refused(
 
 
 def test_a_whole_model_of_experts_is_refused() -> None:
-    with pytest.raises(
-        UserMistake, match=r"model\.layers\.0\.mlp\.experts\.0 gets .* apart from their 3 rows"
-    ):
+    with pytest.raises(UserMistake, match=r"model\.layers\.0\.mlp\.experts\.0 gets .* 3 rows"):
         Population(ApartForCausalLM(llama().config), {"a": AdapterSpec(2), "b": AdapterSpec(2)})
 
 
@@ -329,9 +327,7 @@ def test_an_expert_that_took_all_tokens_and_then_takes_fewer_is_refused() -> Non
     with made.routed([0, 1]):
         logits(model, ids)
         model.model.layers[1].mlp.late = True
-        with pytest.raises(
-            UserMistake, match=r"experts\.0 gets .*, tokens apart from their 2 rows"
-        ):
+        with pytest.raises(UserMistake, match=r"experts\.0 gets .* 2 rows"):
             logits(model, ids)
 
 

@@ -125,9 +125,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted_and_touches_no_othe
     with torch.no_grad():
         bad.model.norm.weight[0] = float("nan")
     assert learner.step({"bad": rows()})["bad"]["skipped"] == 1
-    with pytest.raises(
-        FloatingPointError, match=r"policy bad: weights model\.norm\.weight are not finite"
-    ):
+    with pytest.raises(FloatingPointError, match=r"policy bad: .*model\.norm\.weight"):
         learner.save(tmp_path)
 
 

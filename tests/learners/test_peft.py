@@ -225,9 +225,7 @@ def test_pickled_tensors_of_an_adapter_are_refused_with_a_way_on(
 ) -> None:
     folder = by_peft(tiny, tmp_path / "x")
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(
-        UserMistake, match=r"adapter_model\.bin, which may run code.*merge_and_unload"
-    ):
+    with pytest.raises(UserMistake, match=r"adapter_model\.bin.*merge_and_unload"):
         loaded(tiny, a=folder)
 
 
@@ -262,9 +260,7 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
         if not k.endswith("0.self_attn.q_proj.lora_B.weight")
     }
     save_file(half, tensors)
-    with pytest.raises(
-        UserMistake, match=r"layers\.0\.self_attn\.q_proj\.lora_B is in the base only"
-    ):
+    with pytest.raises(UserMistake, match=r"layers\.0\.self_attn\.q_proj\.lora_B"):
         loaded(tiny, a=folder)
 
 
@@ -277,28 +273,22 @@ def test_an_adapter_may_begin_with_a_byte_order_mark_and_has_to_be_finite(
     loaded(tiny, a=folder)
     file = folder / "adapter_model.safetensors"
     save_file({name: tensor * torch.nan for name, tensor in load_file(file).items()}, file)
-    with pytest.raises(UserMistake, match=r"adapter .* numbers that are not finite, in"):
+    with pytest.raises(UserMistake, match=r"not finite, in"):
         loaded(tiny, a=folder)
 
 
 def test_an_adapter_for_another_base_is_refused(tiny: Path, tmp_path: Path) -> None:
     made = Population(plain(tiny), {"a": AdapterSpec(4)})
     peft_folder.save(made, "a", tmp_path / "a", "hub/name")
-    with pytest.raises(
-        UserMistake, match=r"for another base, 'hub/name', than .*: their weights differ"
-    ):
+    with pytest.raises(UserMistake, match=r"'hub/name', .*weights differ"):
         loaded(tiny_model(tmp_path / "sister", seed=1), a=tmp_path / "a")
-    with pytest.raises(
-        UserMistake, match=r"\(4, 32\), and \(4, 48\) in this base: it was made for another base"
-    ):
+    with pytest.raises(UserMistake, match=r"\(4, 32\), and \(4, 48\)"):
         loaded(tiny_model(tmp_path / "wide", hidden_size=48), a=by_peft(tiny, tmp_path / "p"))
-    with pytest.raises(
-        UserMistake, match=r"does not fit base .*shallow.*no module 'model\.layers\.1"
-    ):
+    with pytest.raises(UserMistake, match=r"shallow.*'model\.layers\.1"):
         loaded(tiny_model(tmp_path / "shallow", num_hidden_layers=1), a=tmp_path / "a")
     with pytest.raises(
         UserMistake,
-        match=r"has no module 'model\.layers\.0\.mlp\.gate_proj'; its linear layers .*gate_up_proj",
+        match=r"'model\.layers\.0\.mlp\.gate_proj'.*gate_up_proj",
     ):
         loaded(family_model(tmp_path / "phi", "phi3"), a=tmp_path / "a")
 

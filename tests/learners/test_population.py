@@ -260,9 +260,7 @@ def test_a_nan_in_one_policy_leaves_the_others_bit_identical(
         else:
             assert torch.equal(broken.flat_PN[i], clean.flat_PN[i])
     if kind == "weights":
-        with pytest.raises(
-            FloatingPointError, match=f"policy {policy}: .* not finite; nothing was saved"
-        ):
+        with pytest.raises(FloatingPointError, match=f"policy {policy}: .* not finite"):
             other.save(tmp_path)
         assert not list(tmp_path.iterdir())
     else:

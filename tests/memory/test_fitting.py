@@ -292,7 +292,7 @@ def test_a_run_whose_weights_do_not_fit_is_refused_and_large_passes_are_told(
 ) -> None:
     proportional(0.9)
     _, found = fit(resolved(untaught))
-    with pytest.raises(UserMistake, match=r"does not fit into memory: weights.*take 1\.0 GB"):
+    with pytest.raises(UserMistake, match=r"weights.*take 1\.0 GB"):
         found.check()
     for free, keys in [
         (7.0, ["hosts.home.tokens_per_pass=8192"]),
@@ -504,7 +504,7 @@ def test_each_actor_has_cards_of_its_own(
     if fits:
         found.check()
     else:
-        with pytest.raises(UserMistake, match=r"GB free on the first GPU of hosts\.h0"):
+        with pytest.raises(UserMistake, match=r"first GPU of hosts\.h0"):
             found.check()
 
 

@@ -47,7 +47,7 @@ def pay(*turns: Turn) -> Episode:
 def test_a_task_in_which_nobody_refuses_is_a_mistake() -> None:
     question = pick.load("train")[0]
     task = replace(pick.task, check=lambda question, text: "wrong")
-    with pytest.raises(UserMistake, match="task pick does not read `refuse` as an answer"):
+    with pytest.raises(UserMistake, match=r"task pick .*`refuse`"):
         self_redteam.is_harmful(question, task)
 
 

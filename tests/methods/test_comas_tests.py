@@ -442,11 +442,11 @@ def test_a_team_without_critics_is_told() -> None:
     members = [TeamMember("a", host, "a", roles=("solution",))]
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(play_all(GameContext(method, mbpp.task, members, 0), [SQUARE], 0))
-    assert caught.group_contains(CannotBePlayed, match="no agent takes role 'evaluation'")
+    assert caught.group_contains(CannotBePlayed, match="role 'evaluation'")
 
 
 def test_a_task_whose_answers_are_no_programs_is_a_mistake_at_the_start() -> None:
-    with pytest.raises(UserMistake, match="comas_tests needs a task with `ballot`, and task pick"):
+    with pytest.raises(UserMistake, match=r"comas_tests .*`ballot`, .*task pick"):
         runs.planned(["method=comas_tests", "task=pick"])
 
 

@@ -341,7 +341,7 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
 
 @pytest.mark.parametrize("name", ["mae", "azr", "r_zero", "eva", "knowrl", "spc", "rise", "maporl"])
 def test_a_task_without_what_a_method_needs_is_one_line(name: str) -> None:
-    with pytest.raises(UserMistake, match=f"method {name} needs a task with `(pose|check)`"):
+    with pytest.raises(UserMistake, match=f"method {name} .*`(pose|check)`"):
         runs.planned([f"method={name}", "task=gsm8k"])
 
 
@@ -352,7 +352,7 @@ def test_a_sharp_judge_does_not_overflow() -> None:
 
 
 def test_a_role_that_nobody_takes_is_a_mistake_in_one_line() -> None:
-    with pytest.raises(UserMistake, match="no agent takes role 'judging', which the game asks"):
+    with pytest.raises(UserMistake, match="role 'judging'"):
         choose([], random.Random(0), "judging")
 
 
@@ -369,7 +369,7 @@ def test_roles_that_nobody_takes_are_told_before_a_model_is_loaded(
     name: str, taken: list[str], missing: str
 ) -> None:
     config = read(None, {"method": name, "agents": {"a": {"roles": taken}}})
-    with pytest.raises(UserMistake, match=f"no agent takes role '{missing}', which the game asks"):
+    with pytest.raises(UserMistake, match=f"role '{missing}'"):
         rehearsed(plan(config), QUESTIONS[0])
     rehearsed(runs.planned([f"method={name}"]), QUESTIONS[0])
 

@@ -218,12 +218,10 @@ def test_hosts_without_tell_and_frozen_ones_are_told_so_in_a_line() -> None:
     agent = Agent(
         member, EpisodeRecord(Episode("0/q/0", Question(id="q", prompt="?")), 0, keep=True)
     )
-    with pytest.raises(
-        UserMistake, match=r"solution0: agent judge cannot be given words.*host far has no"
-    ):
+    with pytest.raises(UserMistake, match=r"solution0: agent judge .*host far"):
         run_sync(agent.tell("solution", "p", "words"))
     host = host_with(None)
-    with pytest.raises(UserMistake, match="host home was loaded without a learner"):
+    with pytest.raises(UserMistake, match=r"host home .*learner"):
         run_sync(
             host.tell(Ask("t", "p", [{"role": "user", "content": "1"}], "solution", True), "2")
         )
@@ -253,7 +251,7 @@ def test_contract_and_an_agent_that_does_not_take_the_role(tmp_path: Path) -> No
     members, _ = scripted_team({}, agents=2)
     seated = [replace(members[0], roles=("scoring",)), replace(members[1], roles=("evaluation",))]
     context = GameContext(sft.method, demonstrations.task, seated, 0)
-    with pytest.raises(UserMistake, match="train-line-1 is for role 'solution', which no agent"):
+    with pytest.raises(UserMistake, match=r"train-line-1 .*role 'solution'"):
         run_sync(play_all(context, [question for question in questions if "-1" in question.id], 0))
 
 
@@ -317,7 +315,7 @@ def test_all_lines_of_a_file_are_learnt_and_a_folder_has_splits(tmp_path: Path) 
     assert sorted(question.id for question in questions) == [
         f"train-line-{number}" for number in range(1, 7)
     ]
-    with pytest.raises(UserMistake, match="there is no test split: give a folder"):
+    with pytest.raises(UserMistake, match="no test split"):
         demonstrations.load("test", str(file))
     write(tmp_path / "test.jsonl", told_rows()[:1])
     (question,) = demonstrations.load("test", str(tmp_path))

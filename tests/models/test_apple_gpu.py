@@ -56,7 +56,7 @@ def test_without_macos_14_the_cpu_is_taken(
 ) -> None:
     monkeypatch.setattr(what, value)
     assert place_of("auto", "auto")[0].type == "cpu"
-    with pytest.raises(UserMistake, match=r"^device 'mps' cannot be used here.*device=cpu$"):
+    with pytest.raises(UserMistake, match=r"^device 'mps' .*device=cpu$"):
         place_of("mps", "auto")
 
 

@@ -207,7 +207,7 @@ def all_files(folder: Path) -> dict[str, int]:
 
 def test_merges_of_a_token_that_is_not_there_are_one_line(folder: Path, tmp_path: Path) -> None:
     broken = written(tmp_path / "broken.gguf", folder, merges=("a b", "x nowhere"))
-    with pytest.raises(UserMistake, match=r"broken\.gguf'.*tokenizer cannot be read") as caught:
+    with pytest.raises(UserMistake, match=r"broken\.gguf'.*tokenizer") as caught:
         gguf_files.config_folder(str(broken))
     assert "\n" not in str(caught.value)
 

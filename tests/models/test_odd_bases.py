@@ -106,7 +106,7 @@ def test_a_template_with_tokens_that_the_model_cannot_read_is_one_line(tmp_path:
     host.close()
     with pytest.raises(
         UserMistake,
-        match=r"writes '<\|new\|>', token 260, and the model has 260 embeddings: resize",
+        match=r"'<\|new\|>', token 260, .* 260 embeddings",
     ):
         host.chat.encode(HI)
 
@@ -129,9 +129,7 @@ def test_whatever_a_template_raises_is_one_line(template: str, tiny: Path) -> No
 def test_several_templates_need_a_default(tiny: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     tokenizer.chat_template = {"rag": "{{ messages[0].content }}", "tools": "x"}
-    with pytest.raises(
-        UserMistake, match=r"several chat templates \(rag, tools\) and none that is called default"
-    ):
+    with pytest.raises(UserMistake, match=r"\(rag, tools\)"):
         Chat(tokenizer)
     tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tools": "x"}
     assert len(Chat(tokenizer).encode(HI)) == 2
@@ -148,7 +146,7 @@ WRONG = [
     (
         "config.json",
         {"num_attention_heads": 3},
-        "cannot be loaded as a causal language model: .*not a multiple",
+        "causal language model: .*not a multiple",
     ),
     ("config.json", {"hidden_size": 64}, "its weights have other shapes than its config.json says"),
     (
@@ -187,7 +185,7 @@ def test_an_end_token_that_the_tokenizer_has_and_the_model_has_not(tmp_path: Pat
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": None}))
     with pytest.raises(
         UserMistake,
-        match="names no end token but 260, which is beyond its vocabulary of 260: set eos_token_id",
+        match=r"260, .* vocabulary of 260: set eos_token_id",
     ):
         load_models({"p": str(folder)})
 
@@ -219,14 +217,14 @@ def test_configs_that_transformers_gives_up_on_are_one_line(added: str, tmp_path
 def test_files_that_are_no_weights_are_one_line(text: str, tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "odd")
     (folder / "model.safetensors").write_text(text)
-    with pytest.raises(UserMistake, match="cannot be loaded as a causal language model"):
+    with pytest.raises(UserMistake, match="causal language model"):
         load_models({"p": str(folder)})
 
 
 def test_weights_of_pickles_alone_are_told_with_how_to_convert_them(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "odd")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserMistake, match=r"pytorch_model\.bin, which may run code: convert"):
+    with pytest.raises(UserMistake, match=r"pytorch_model\.bin.*convert"):
         load_models({"p": str(folder)})
 
 
@@ -238,7 +236,7 @@ def test_weights_under_a_prefix_are_told_with_it(prefix: str, tmp_path: Path) ->
     file = folder / "model.safetensors"
     weights = {prefix + name: weight for name, weight in load_file(file).items()}
     save_file(weights, file, {"format": "pt"})
-    with pytest.raises(UserMistake, match=f"names of its weights begin with '{prefix}'"):
+    with pytest.raises(UserMistake, match=f"begin with '{prefix}'"):
         load_models({"p": str(folder)})
 
 
@@ -335,5 +333,5 @@ def test_sealed_weights_have_the_rights_that_the_umask_leaves(
 def test_policies_of_one_host_share_a_tokenizer() -> None:
     seed, repair = place_of_model("tiny"), place_of_model("tiny-repair")
     load_models({"a": seed, "b": seed})
-    with pytest.raises(UserMistake, match=r"of policy b has another tokenizer than .*tiny'"):
+    with pytest.raises(UserMistake, match=r"policy b .*tokenizer .*tiny'"):
         load_models({"a": seed, "b": repair})

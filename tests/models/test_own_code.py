@@ -114,5 +114,5 @@ def test_a_class_of_its_own_for_a_known_config_is_refused(tmp_path: Path) -> Non
         model_type="apart",
         auto_map={"AutoModelForCausalLM": "modeling_apart.ApartForCausalLM"},
     )
-    with pytest.raises(UserMistake, match="cannot be loaded as a causal language model"):
+    with pytest.raises(UserMistake, match="causal language model"):
         load_models({"p": str(folder)})

@@ -238,9 +238,9 @@ def test_a_step_is_asked_for_a_twentieth_of_its_tokens() -> None:
 
 def test_a_task_that_cannot_rephrase_is_told_in_a_line() -> None:
     context = context_of(knowing)
-    with pytest.raises(CannotWatch, match="task pick cannot put a question in other words"):
+    with pytest.raises(CannotWatch, match="task pick"):
         begun(replace(context, task=replace(pick.task, rephrase=None)))
-    with pytest.raises(CannotWatch, match="can put none of the first step's questions in other"):
+    with pytest.raises(CannotWatch, match="first step's questions"):
         begun(replace(context, task=replace(pick.task, rephrase=lambda question, rng: None)))
 
 

@@ -159,5 +159,5 @@ def test_a_verifier_of_ones_own_that_breaks_down_is_told_in_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text(BROKEN)
-    with pytest.raises(UserMistake, match=r"verify failed in broken.py line 8: KeyError"):
+    with pytest.raises(UserMistake, match=r"broken.py line 8: KeyError"):
         preflight("tiny", task="./broken.py", threads=1, **SMALL)

@@ -178,7 +178,7 @@ def test_nothing_whole_left_is_an_error_that_keeps_what_there_is(
     for checkpoint in (folder / "checkpoints").iterdir():
         flip(checkpoint / "state.json")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    with pytest.raises(UserMistake, match=r"has no whole checkpoint: .*SHA-256 differs"):
+    with pytest.raises(UserMistake, match=r"SHA-256 differs"):
         go_on(folder)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
@@ -224,7 +224,7 @@ def test_a_damaged_first_measurement_is_said_and_not_reported(
 def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_path: Path) -> None:
     held = Run.open(tmp_path / "whole")
     held.lock()
-    with pytest.raises(UserMistake, match="another process is working on this run"):
+    with pytest.raises(UserMistake, match="another process"):
         go_on(tmp_path / "whole")
     held.unlock()
     go_on(tmp_path / "whole")

@@ -200,5 +200,5 @@ def test_a_checkpoint_whose_record_is_lost_is_damaged_like_any_other(
 
 def test_a_longer_schedule_is_another_run(untaught: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "r", untaught, steps=3)
-    with pytest.raises(UserMistake, match=r"steps=9: learning rates of this run fall over 3 steps"):
+    with pytest.raises(UserMistake, match=r"steps=9: .* 3 steps"):
         in_a_loop(resume_async(run.path, Hook(), changes=settings_of(["steps=9"])))

@@ -82,7 +82,7 @@ def test_a_frozen_judge_behind_an_api_while_two_learn(mixed: Any, tmp_path: Path
         assert team.bases() == [f"big-model at {server.url}", "tiny"]
     finally:
         team.close()
-    with pytest.raises(UserMistake, match="in the place of what was trained"):
+    with pytest.raises(UserMistake, match="what was trained"):
         load(out, overrides=[f"hosts.home.api={server.url}"])
 
 

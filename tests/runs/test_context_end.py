@@ -113,9 +113,7 @@ def test_a_reply_that_would_not_fit_is_refused(stacked: bool) -> None:
     model = llama(max_position_embeddings=CONTEXT)
     engine = engine_of({"p": model}, [3], 0, CONTEXT, engine="stacked" if stacked else "hf")
     request = Request("p", np.arange(4, 44), Sampling(max_tokens=CONTEXT - 39), 0)
-    with pytest.raises(
-        ValueError, match="a prompt and its reply need 65 tokens, and the context has 64"
-    ):
+    with pytest.raises(ValueError, match=r"65 tokens, .* 64"):
         engine.generate([request])
     assert engine.generate([Request("p", np.arange(4, 44), Sampling(max_tokens=CONTEXT - 40), 0)])
 

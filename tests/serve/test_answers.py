@@ -179,9 +179,9 @@ def test_what_cannot_be_played_is_no_model() -> None:
     assert "tools" not in plain
     assert "duel" not in plain
     assert "tools" in models_of(scripted(said, 'tools=["calculator"]'))
-    with pytest.raises(UserMistake, match="task kuhn is a game, and what clients ask is a"):
+    with pytest.raises(UserMistake, match="task kuhn is a game"):
         models_of(scripted(said, "task=kuhn", "method=spiral"))
-    with pytest.raises(UserMistake, match="task mix cannot read an answer to a question that is"):
+    with pytest.raises(UserMistake, match="task mix cannot"):
         models_of(scripted(said, "task=mix", "base=tiny"))
 
 

@@ -108,7 +108,7 @@ def test_evaluations_tell_games_from_questions() -> None:
 
     check_playable(setup_of("duel"), kuhn.task)
     check_playable(setup_of("single"), pick.task)
-    with pytest.raises(UserMistake, match="setup duel needs a task with `rules`, and task pick"):
+    with pytest.raises(UserMistake, match=r"setup duel .*`rules`, .*task pick"):
         check_playable(setup_of("duel"), pick.task)
-    with pytest.raises(UserMistake, match="task kuhn is a game, and setup single plays none"):
+    with pytest.raises(UserMistake, match=r"task kuhn .*setup single"):
         check_playable(setup_of("single"), replace(kuhn.task))

@@ -1,5 +1,6 @@
 """What docs/stability-promise.md promises: names, signatures, verbs and keys of `public.json` are
-there, a run, a method and a config of 0.1.0 are read, and a run of today by what comes later.
+there, a run, its export, a method and a config of 0.1.0 are read, and a run of today by what comes
+later.
 
 `python -m tests.stability.test_promise` writes `public.json` anew, for a release that may change
 it: what is new is added by that, and what is gone has to be in the changelog.
@@ -137,6 +138,14 @@ def test_a_run_of_a_later_format_is_one_line_and_stays_as_it_is(old: Path) -> No
         with pytest.raises(UserMistake, match=rf"run folder format {FORMAT + 1}, and comas"):
             attempt(old)
     assert json.loads((old / "commit.json").read_text()) == later
+
+
+def test_an_old_export_talks_as_its_run() -> None:
+    def discussed(name: str) -> list[tuple[str, str]]:
+        talk = comas.load(HERE / name).discuss("12 7 3 5 -> 22", seed=2)
+        return [(turn.role, turn.text) for turn in talk.turns]
+
+    assert discussed("export-0.1.0") == discussed("run-0.1.0")
 
 
 def test_an_old_method_is_played() -> None:

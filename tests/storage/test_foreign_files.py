@@ -71,9 +71,7 @@ def test_a_folder_with_something_in_it_is_no_place_for_a_run(tmp_path: Path) -> 
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "thesis.tex").write_text("mine")
-    with pytest.raises(
-        UserMistake, match=r"no run and not empty \(thesis.tex is in it\); choose another"
-    ):
+    with pytest.raises(UserMistake, match=r"thesis.tex"):
         Run.create(CONFIG, str(taken))
     assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()
@@ -85,7 +83,7 @@ def test_an_empty_name_is_no_folder(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserMistake, match="out is empty: name a folder, or leave it out"):
+    with pytest.raises(UserMistake, match="out is empty"):
         Run.create(CONFIG, out)
     assert not list(tmp_path.iterdir())
 
@@ -311,7 +309,7 @@ def test_compare_as_one_system_takes_different_runs(untaught: Path, tmp_path: Pa
         eval_every=0,
         checkpoint_every=1,
     )
-    with pytest.raises(UserMistake, match="two checkpoints of one run are one"):
+    with pytest.raises(UserMistake, match="two checkpoints"):
         EvaluationRun.create(EvaluationPlan([f"{run.path}@1,{run.path}@2"]), str(tmp_path / "e"))
     assert EvaluationRun.create(
         EvaluationPlan([f"{run.path}@1", f"{run.path}@2"]), str(tmp_path / "e")
@@ -338,9 +336,7 @@ def test_what_is_changed_is_written_as_it_was_understood(first: Run) -> None:
     steps = len(list(first.metrics()))
     run_sync(resume_async(first.path, Hook(), changes=settings_of([f'steps="{steps + 1}"'])))
     assert first.config()["steps"] == steps + 1
-    with pytest.raises(
-        UserMistake, match=f"has {steps + 1} steps already; take more, or begin anew"
-    ):
+    with pytest.raises(UserMistake, match=f"{steps + 1} steps already"):
         comas.resume(first.path, steps=1, hooks=[])
 
 

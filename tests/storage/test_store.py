@@ -102,9 +102,7 @@ def test_a_run_that_was_never_committed_begins_again(run: Run) -> None:
     step(run, 0)
     (run.checkpoint() / "half").write_text("written")
     assert run.marker() is None
-    with pytest.raises(
-        UserMistake, match=r"before its first checkpoint: go on with `.*comas resume"
-    ):
+    with pytest.raises(UserMistake, match=r"first checkpoint: .*comas resume"):
         run.intact()
     assert rewind(run) == (0, [])
     assert not list(run.metrics())
@@ -163,16 +161,16 @@ def test_a_checkpoint_begins_empty(run: Run) -> None:
 
 def test_a_study_is_told_from_a_run(tmp_path: Path) -> None:
     (tmp_path / "study.json").touch()
-    with pytest.raises(UserMistake, match=r"is a study, not a run: read .*report\.md"):
+    with pytest.raises(UserMistake, match=r"is a study.*report\.md"):
         Run.open(tmp_path)
 
 
 def test_folders_that_are_taken_missing_or_impossible(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserMistake, match=r"continue it with `.*comas resume"):
+    with pytest.raises(UserMistake, match=r"comas resume"):
         Run.create(CONFIG, str(run.path))
-    with pytest.raises(UserMistake, match=r"is not a run: it has no config\.toml"):
+    with pytest.raises(UserMistake, match=r"config\.toml"):
         Run.open(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserMistake, match=r"out=.*r: "):

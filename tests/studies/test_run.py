@@ -268,7 +268,7 @@ def test_a_figure_that_no_step_has_is_not_done(figure: str, done: Path) -> None:
             assert "precision, recall" in rows[0].reason
         declared.write_text(before.replace("pay.precision", figure))
         file.write_text(written)
-        with pytest.raises(UserMistake, match=r"measure precision is another \(metric\)"):
+        with pytest.raises(UserMistake, match=r"measure precision .*\(metric\)"):
             Study.read(file).declare(write=False)
     finally:
         file.write_text(written)
@@ -357,7 +357,7 @@ def test_before_any_cell_has_run_everything_may_change(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_share_a_study(tmp_path: Path) -> None:
     study = Study.read(small(tmp_path))
-    with study.alone(), pytest.raises(UserMistake, match="another process is working on this"):
+    with study.alone(), pytest.raises(UserMistake, match="another process"):
         study.alone()
 
 

@@ -147,9 +147,9 @@ def test_perfect_players_draw_and_never_lose() -> None:
 
 @pytest.mark.parametrize("task", [kuhn, tictactoe], ids=["kuhn", "tictactoe"])
 def test_a_file_or_a_split_that_is_none(task: Any) -> None:
-    with pytest.raises(UserMistake, match="leave out path='x'"):
+    with pytest.raises(UserMistake, match="leave out data=x"):
         task.load("train", path="x")
-    with pytest.raises(UserMistake, match="has no split 'warm': one of train, validation, test"):
+    with pytest.raises(UserMistake, match="'warm': one of train, validation"):
         task.load("warm")
 
 
@@ -234,5 +234,5 @@ def test_fair_seats_agree_on_a_half_or_more() -> None:
 
 def test_bargains_are_divided() -> None:
     check_task(bargain.task)
-    with pytest.raises(UserMistake, match=r"task_options\.largest is 1: no pool has 4 things"):
+    with pytest.raises(UserMistake, match=r"task_options\.largest is 1"):
         bargain.load("train", largest=1)

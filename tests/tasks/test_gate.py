@@ -108,7 +108,7 @@ def test_held_out_numbers_are_not_posed_in_any_order() -> None:
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(UserMistake, match=r"task gate .* leave out path='x'"):
+    with pytest.raises(UserMistake, match=r"task gate .*data=x"):
         gate.load("train", path="x")
-    with pytest.raises(UserMistake, match="task gate has no split 'dev': one of warm, train"):
+    with pytest.raises(UserMistake, match=r"task gate .*'dev': one of warm"):
         gate.load("dev")

@@ -56,7 +56,7 @@ def test_parts_of_the_test_split_are_disjoint_and_all_of_it(tmp_path: Path) -> N
 
 def test_an_unknown_split_is_named(tmp_path: Path) -> None:
     for parts in (False, True):
-        with pytest.raises(UserMistake, match=r"task mbpp has no split 'warm': one of train, val"):
+        with pytest.raises(UserMistake, match=r"task mbpp .*'warm': one of train"):
             mbpp.load("warm", path=str(tmp_path), parts=parts)
 
 

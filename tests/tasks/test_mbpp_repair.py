@@ -130,10 +130,10 @@ def test_mistakes_are_told(folder: Path) -> None:
         mbpp_repair.load("train", path=str(folder), form="bug")
     without = {key: value for key, value in row(1).items() if key != "code"}
     (folder / "mbpp_train.jsonl").write_text(json.dumps(without))
-    with pytest.raises(UserMistake, match="expected an object with the texts `code`"):
+    with pytest.raises(UserMistake, match="`code`"):
         mbpp_repair.load("train", path=str(folder))
     (folder / "mbpp_train.jsonl").write_text(json.dumps({**row(1), "test_list": "assert"}))
-    with pytest.raises(UserMistake, match="expected `test_list`, a list of asserts"):
+    with pytest.raises(UserMistake, match="`test_list`"):
         mbpp_repair.load("train", path=str(folder))
 
 

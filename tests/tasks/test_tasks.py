@@ -91,7 +91,7 @@ def test_benchmarks_keep_the_contract(
     assert questions != task.load("test", path=str(file), seed=1)
     monkeypatch.setenv("COMAS_DATA", str(tmp_path))
     assert task.load("test", limit=5) == questions[:5]
-    with pytest.raises(UserMistake, match=f"task {name} has no split 'train'"):
+    with pytest.raises(UserMistake, match=f"task {name} .*'train'"):
         task.load("train")
 
 
@@ -168,7 +168,7 @@ def test_the_mix_has_each_kind_checked_its_own_way(
     assert "boxed" in math.prompt
     assert [task.verify(math, rf"\boxed{{{x}}}") for x in ("0.5", "0.51")] == ["right", "wrong"]
     assert [task.verify(science, rf"\boxed{{{x}}}") for x in ("2.05", "2.2")] == ["right", "wrong"]
-    with pytest.raises(UserMistake, match="`task` is 'poetry': one of math, science, coding"):
+    with pytest.raises(UserMistake, match=r"`task` is 'poetry': .*math"):
         task.load(
             "train",
             path=str(
@@ -394,7 +394,7 @@ def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> No
 def test_tests_that_import_what_the_sandbox_has_not_are_refused(tmp_path: Path) -> None:
     tests = "import numpy as np\n\n" + CODING["humaneval"]["test"]
     file = write(tmp_path / "rows.jsonl", [{**CODING["humaneval"], "test": tests}])
-    with pytest.raises(UserMistake, match=r"rows.jsonl:1: its tests import numpy"):
+    with pytest.raises(UserMistake, match=r"rows.jsonl:1: .*numpy"):
         load_plugin("task", "humaneval").load("test", path=str(file))
 
 
@@ -410,7 +410,7 @@ def test_what_the_setup_of_tests_binds_is_not_asked_of_the_program(tmp_path: Pat
     assert task.verify(question, block("def half(x):\n    return x / 2")) == "right"
     assert task.verify(question, block("def half(x):\n    return x / 3")) == "wrong"
     broken = str(write(tmp_path / "broken.jsonl", [{**row, "test_list": ["assert half("]}]))
-    with pytest.raises(UserMistake, match="its tests or their setup are no Python"):
+    with pytest.raises(UserMistake, match="no Python"):
         task.load("test", path=broken)
 
 

@@ -124,7 +124,7 @@ def test_the_best_passages_come_back_whatever_kind_of_file_they_are_in(texts: Pa
     tool = search.make(folder=str(texts))
     assert tool.run("capital of France") == "Paris\nThe capital of France."
     assert tool.run("7").splitlines() == ["Dogs ran 7 miles."]
-    with pytest.raises(ToolFailure, match="nothing was found for 'zebra'"):
+    with pytest.raises(ToolFailure, match="'zebra'"):
         tool.run("zebra")
     with pytest.raises(ToolFailure):
         tool.run("?!")

@@ -196,7 +196,7 @@ def test_a_folder_that_vanished_is_one_line(engine: VLLMEngine, population: Popu
     kept = folder.with_name("kept")
     folder.rename(kept)
     try:
-        with pytest.raises(StaleWeights, match="has vanished, from where vLLM reads") as error:
+        with pytest.raises(StaleWeights, match="vanished") as error:
             engine.generate(requests("a"))
         assert str(error.value).startswith("policy a, version ")
         assert "\n" not in str(error.value)
@@ -211,14 +211,14 @@ def test_a_whole_model_is_proved_and_a_head_that_stays_old_is_found(
 ) -> None:
     model = llama(2, tie_word_embeddings=tied, **ROOM)
     if tied:
-        with pytest.raises(UserMistake, match="whose head is its embedding"):
+        with pytest.raises(UserMistake, match="head is its embedding"):
             vllm_engine.build(PLAN, {"a": WholeModel(model)})
         monkeypatch.setattr(vllm_engine, "is_tied", lambda _: False)
     engine = vllm_engine.build(PLAN, {"a": WholeModel(model)})
     try:
         shake(list(model.parameters()), 5)
         if tied:
-            with pytest.raises(StaleWeights, match="the weights of lm_head that vLLM multiplies"):
+            with pytest.raises(StaleWeights, match="weights of lm_head"):
                 engine.publish("a", WholeModel(model), 1)
             return
         engine.publish("a", WholeModel(model), 1)

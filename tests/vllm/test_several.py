@@ -37,7 +37,7 @@ def test_two_workers_serve_what_was_learnt_and_a_fault_in_one_is_found(
 
         monkeypatch.setattr(Library, "add", spoilt)
         shake(own(population, "a"), 3)
-        with pytest.raises(StaleWeights, match="in vLLM are not the learner's"):
+        with pytest.raises(StaleWeights, match="not the learner's"):
             engine.publish("a", Adapter(population), 3)
     finally:
         engine.close()

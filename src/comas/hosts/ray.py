@@ -67,6 +67,8 @@ CLOSING = 10.0
 """Seconds in which an actor has to give its host's memory back."""
 PULSE = 1.0
 """Seconds between two looks at how far a learning step has come."""
+NOT_IMPORTED = "failed to import on the worker"
+"""What Ray says of an actor whose class its machine cannot load."""
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = "<comas>/"
@@ -358,11 +360,17 @@ class RayHost:
         """
         from ray.exceptions import RayError, RayTaskError
 
+        lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
+        if NOT_IMPORTED in str(error):
+            reason = next((line for line in reversed(lines) if "Error: " in line), lines[-1])
+            return UserMistake(
+                f"hosts.{self.name}.kind=ray: a machine of the cluster cannot import comas"
+                f" ({reason}): install there the comas, Python and Ray that are installed here"
+            )
         cause = getattr(error, "cause", None)
         if isinstance(error, RayTaskError) and not isinstance(cause, RayError | None):
             cause.add_note(f"in the actor:\n{error}")
             return cause
-        lines = [line for line in str(error).splitlines() if line and not line[0].isspace()]
         if not isinstance(error, _ends_of_actors()):  # what it raised could not travel
             return HostFailure((lines or [type(error).__name__])[-1])
         reason = " ".join(lines)[:300] or type(error).__name__
