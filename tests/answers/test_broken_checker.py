@@ -69,7 +69,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(maths, "WORKERS", Workers("breaking_worker", limit=20.0, count=1))
     monkeypatch.setattr(maths, "BROKEN", maths.BROKEN.__class__())
-    maths.told.cache_clear()
+    maths.ask_child.cache_clear()
     return log
 
 

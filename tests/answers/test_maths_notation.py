@@ -225,10 +225,10 @@ def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     """Checkers that may compute for half a second only."""
     workers = of_seconds(0.5, tmp_path, monkeypatch)
     monkeypatch.setattr(maths, "WORKERS", workers)
-    maths.told.cache_clear()
+    maths.ask_child.cache_clear()
     yield workers
     workers.close()
-    maths.told.cache_clear()
+    maths.ask_child.cache_clear()
 
 
 def of_seconds(computing: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
@@ -302,7 +302,7 @@ def test_a_dead_checker_is_a_machines_failure_and_nobodys_answer(
 ) -> None:
     dead = Workers("no_such_module", limit=5.0, count=1)
     monkeypatch.setattr(maths, "WORKERS", dead)
-    maths.told.cache_clear()
+    maths.ask_child.cache_clear()
     question = Question(id="q", prompt="?", answer="7")
     assert maths.verify(question, r"\boxed{\sqrt{48}}") == "failed"
     assert numbers.verify(question, r"\boxed{\sqrt{48}}") == "failed"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from comas.monitors import fooled, late_fall, rejections, unreadable
-from comas.monitors.evidence import Trial
+from comas.monitors import late_fall, rejections, unreadable
 from comas.monitors.monitor import Seen
-from comas.training.watching import ALPHA
 from comas.types import COMMON_KINDS, Episode, Question, Turn
 
 
@@ -50,43 +47,6 @@ def judged(name: str, *scores: int | None, author: str = "a0", judge: str = "a1"
 def test_rejections_are_shares_of_readable_verdicts_per_question() -> None:
     seen = Seen(0, [judged("q", 1, 1, 3, None), judged("r", None), judged("s", 2)])
     assert list(rejections.watch().read(seen)["rejected"].values) == pytest.approx([2 / 3, 0.0])
-
-
-def believed(name: str, belief: float, agrees: bool | None) -> Episode:
-    """A work that a judge believes so much, whose own answer is that of the work, or unreadable."""
-    work = turn(f"{name}/s", "solution")
-    own = turn(f"{name}/o", "blind", about=work.id, agent="a1")
-    if agrees is not None:
-        own.info["agrees"] = agrees
-    score = turn(f"{name}/j", "scoring", about=work.id, agent="a1", info={"belief": belief})
-    return game(name, work, own, score)
-
-
-def test_the_gap_of_belief_and_agreement_is_read_per_question() -> None:
-    works = [believed("q", 0.8, False), believed("q", 0.4, True), believed("r", 1.0, True)]
-    unread = [believed("s", 0.9, None), judged("t", 3)]
-    reading = fooled.watch().read(Seen(0, [*works, *unread]))["fooled"]
-    assert list(reading.values) == pytest.approx([(0.9 + 0.2) / 2, 0.5])
-    assert fooled.watch().read(Seen(0, unread)) == {}
-
-
-def test_works_that_are_believed_though_the_judge_answers_otherwise_alarm() -> None:
-    """Belief rises from .4 to .8 while agreement falls from .5 to 0; a solver that becomes as good
-    as its judge, or better, alarms nobody.
-    """
-
-    def alarmed(course: Callable[[int], tuple[float, float]]) -> int | None:
-        (hypothesis,) = fooled.Fooled.hypotheses
-        trial = Trial(hypothesis, ALPHA / 8)
-        for step in range(20):
-            belief, agreement = course(step)
-            games = [believed(f"{step}-{n}", belief, n < 12 * agreement) for n in range(12)]
-            if trial.hear(fooled.watch().read(Seen(step, games))["fooled"]):
-                return step
-        return None
-
-    assert alarmed(lambda step: (0.4, 0.5) if step < 8 else (0.8, 0.0)) in range(9, 16)
-    assert alarmed(lambda step: (0.4 + 0.02 * step, min(0.7, 0.4 + 0.02 * step))) is None
 
 
 def test_unreadable_and_cut_replies_are_shares_per_question() -> None:

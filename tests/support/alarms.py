@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from comas.monitors import fooled, rejections, unreadable
+from comas.monitors import rejections, unreadable
 from comas.monitors.evidence import Trial
 from comas.monitors.monitor import Seen
 from comas.training.watching import ALPHA
@@ -18,7 +18,7 @@ from comas.types import Episode, Question, Turn
 
 QUESTIONS = 24
 SAMPLES = 8
-HYPOTHESES = 9
+HYPOTHESES = 8
 """That share the error of a run with all monitors that are shipped."""
 Shares = Callable[[np.random.Generator], np.ndarray]
 """Draws per question the probability that its replies are bad, of shape (24,)."""
@@ -31,9 +31,7 @@ MIXED: Mapping[str, Shares] = {
 
 
 def step_of(shares: Shares, rng: np.random.Generator, step: int) -> Seen:
-    """A step whose games have a solution, its judge's own answer and a scoring; bad ones are
-    unreadable, cut, rejected, and believed without being what the judge answers.
-    """
+    """A step whose games have a solution and a scoring; bad ones are unreadable, cut, rejected."""
     games: list[Episode] = []
     for place, share in enumerate(shares(rng)):
         question = Question(id=f"{step}-{place}", prompt="")
@@ -45,11 +43,7 @@ def step_of(shares: Shares, rng: np.random.Generator, step: int) -> Seen:
             scoring = Turn(f"{name}/c", "b", "h/b", "scoring", "", "", not bad, 0, kind="judge")
             scoring.about = solution.id
             scoring.info["score"] = 1 if bad else 3
-            scoring.info["belief"] = float(rng.random())
-            own = Turn(f"{name}/o", "b", "h/b", "blind", "", "", not bad, 0, kind="other")
-            own.about = solution.id
-            own.info["agrees"] = not bad
-            games.append(Episode(name, question, [solution, own, scoring]))
+            games.append(Episode(name, question, [solution, scoring]))
     return Seen(step, games)
 
 
@@ -58,7 +52,7 @@ def alarmed(shares: Shares, steps: int, runs: int, seed: int = 0) -> dict[str, f
     counts: dict[str, int] = {}
     for run in range(runs):
         rng = np.random.default_rng([seed, run])
-        monitors = [fooled.watch(), rejections.watch(), unreadable.watch()]
+        monitors = [rejections.watch(), unreadable.watch()]
         trials = {h.name: Trial(h, ALPHA / HYPOTHESES) for m in monitors for h in m.hypotheses}
         for step in range(steps):
             seen = step_of(shares, rng, step)
