@@ -155,6 +155,19 @@ class AgentConfig(_Table):
         return agent if self.policy is None or self.lag is not None else self.policy
 
 
+def learning_policies(agents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Name the policies, `host/policy`, that learn in a run with this table `agents` in its config;
+    earlier selves do not.
+    """
+    members = {name: AgentConfig.model_validate(table) for name, table in agents.items()}
+    learning = [
+        f"{member.host}/{member.policy_name(name)}"
+        for name, member in members.items()
+        if not member.frozen and member.lag is None
+    ]
+    return list(dict.fromkeys(learning))
+
+
 class Config(_Table):
     """A run.
 

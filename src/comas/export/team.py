@@ -370,8 +370,8 @@ def facts_of(run: Run, step: int) -> Facts:
     facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
     steps = list(itertools.takewhile(lambda metrics: metrics["step"] < step, run.metrics()))
-    agents = facts.config.model_dump(include={"agents"})["agents"]
-    facts.moved = moved_in(steps, agents)
+    learning = [policy.address for policy in policies_of(facts.config) if policy.learns]
+    facts.moved = moved_in(steps, learning)
     for metrics in steps:
         facts.tokens = metrics["tokens"]
         facts.seconds += metrics["seconds"]

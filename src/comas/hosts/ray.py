@@ -68,7 +68,7 @@ CLOSING = 10.0
 PULSE = 1.0
 """Seconds between two looks at how far a learning step has come."""
 NOT_IMPORTED = "failed to import on the worker"
-"""What Ray says of an actor whose class its machine cannot load."""
+"""Words of Ray for an actor whose class its machine cannot load."""
 METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = "<comas>/"
