@@ -147,7 +147,7 @@ def test_perfect_players_draw_and_never_lose() -> None:
 
 @pytest.mark.parametrize("task", [kuhn, tictactoe], ids=["kuhn", "tictactoe"])
 def test_a_file_or_a_split_that_is_none(task: Any) -> None:
-    with pytest.raises(UserMistake, match="leave out data=x"):
+    with pytest.raises(UserMistake, match="leave out data='x'"):
         task.load("train", path="x")
     with pytest.raises(UserMistake, match="'warm': one of train, validation"):
         task.load("warm")

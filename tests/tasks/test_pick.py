@@ -162,7 +162,7 @@ def test_the_order_is_drawn_by_the_seed_and_a_question_looks_the_same_in_each() 
     [
         ("dev", {}, "no split 'dev': one of warm, train, validation, test"),
         ("", {}, "no split ''"),
-        ("test", {"path": "x"}, "path='x'"),
+        ("test", {"path": "x"}, "data='x'"),
         ("test", {"form": "four"}, "no form 'four': one of two, three"),
         ("test", {"largest": 16}, "1..16"),
         ("test", {"count": 3}, r"\[3\]"),
