@@ -19,7 +19,7 @@ import pytest
 
 import comas
 from comas.config.plan import plan
-from comas.config.plugins import filled, load_plugin
+from comas.config.plugins import filled, load_plugin, plugin_names
 from comas.config.schema import read
 from tests.support import runs
 
@@ -97,6 +97,21 @@ def test_the_table_of_keys_is_the_one_that_is_generated() -> None:
     assert "`steps`" in next(
         line for line in keys["lines"]() if line.startswith(f"| {keys['RESUME']} |")
     )
+
+
+def test_the_config_page_names_every_task_with_a_recipe() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    table = page.partition("| recipe of task |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ((?:`\w+` )+)\| (.*)", table, re.MULTILINE)
+    sets = {name: row for names, row in rows for name in re.findall(r"\w+", names)}
+    rates = {
+        name: rate
+        for name in plugin_names("task")
+        if (rate := load_plugin("task", name).recipe.get("lr")) is not None
+    }
+    assert {*sets} == {*rates}
+    for name, rate in rates.items():
+        assert f"lr {rate:.0e}".replace("e-0", "e-") in sets[name], name
 
 
 SEAT = {"host": "home", "frozen": False}
