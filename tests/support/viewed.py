@@ -124,6 +124,7 @@ def metrics(step: int) -> dict[str, Any]:
             },
             HOSTILE[1]: {HOSTILE[0]: {"evidence": -0.2}},
         },
+        "policies": {"home/a0": {"grad_norm": 0.0}},
         "notes": [HOSTILE[0]] if step == 1 else [],
     }
 

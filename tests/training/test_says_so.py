@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import comas
+from comas.config.policies import learning_in
 from comas.hooks import Hook
 from comas.storage.records import moved_in
 from comas.types import UserMistake
@@ -165,4 +166,4 @@ def test_a_team_that_is_frozen_as_a_whole_is_refused(tmp_path: Path) -> None:
 def test_a_policy_that_nobody_asked_moved_in_no_step() -> None:
     steps = [{"policies": {"home/a0": {"grad_norm": norm}}} for norm in (0.1, 0.0, 0.2)]
     agents = {"a0": {"host": "home"}, "a1": {"host": "home"}, "judge": {"frozen": True}}
-    assert moved_in(steps, agents) == {"home/a0": 2, "home/a1": 0}
+    assert moved_in(steps, learning_in(agents)) == {"home/a0": 2, "home/a1": 0}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from comas.config.schema import ONLY_ADAPTERS, Config
 from comas.models.sources import Source, knows_few_words, source_of
@@ -114,3 +115,9 @@ def policies_of(
                 lag=agent.lag,
             )
     return tuple(plans.values())
+
+
+def learning_in(agents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Addresses (`host/policy`) of the policies that learn, by the agents of a saved config."""
+    trained = {name: agent for name, agent in agents.items() if not agent.get("frozen")}
+    return [f"{agent['host']}/{agent.get('policy', name)}" for name, agent in trained.items()]

@@ -22,7 +22,7 @@ import tomli_w
 from jinja2 import Environment, PackageLoader
 
 from comas.config.plugins import names_file
-from comas.config.policies import PolicyPlan, policies_of
+from comas.config.policies import PolicyPlan, learning_in, policies_of
 from comas.config.schema import Config, read
 from comas.config.systems import opened
 from comas.config.weights import weights_at
@@ -370,8 +370,8 @@ def facts_of(run: Run, step: int) -> Facts:
     facts = Facts(run.path.resolve().name, step, read(run.path / "config.toml"))
     facts.overlap = run.read_eval("overlap")
     steps = list(itertools.takewhile(lambda metrics: metrics["step"] < step, run.metrics()))
-    agents = facts.config.model_dump(include={"agents"})["agents"]
-    facts.moved = moved_in(steps, agents)
+    agents = without_none(facts.config.model_dump(include={"agents"})["agents"])
+    facts.moved = moved_in(steps, learning_in(agents))
     for metrics in steps:
         facts.tokens = metrics["tokens"]
         facts.seconds += metrics["seconds"]

@@ -116,16 +116,11 @@ def without_none(value: Any) -> Any:
     return value
 
 
-def moved_in(
-    steps: Sequence[Mapping[str, Any]], agents: Mapping[str, Mapping[str, Any]]
-) -> dict[str, int]:
-    """Count per policy that learns the steps in which its gradient was not 0; `agents` are those of
-    the run's config, so that a policy that nobody asked is among them.
+def moved_in(steps: Sequence[Mapping[str, Any]], learning: Sequence[str] = ()) -> dict[str, int]:
+    """Count per policy (`host/policy`) the steps in which its gradient was not 0; `learning` are
+    those that are counted also where no step has them, since nobody asked them.
     """
-    learning = {name: agent for name, agent in agents.items() if not agent.get("frozen")}
-    moved = {
-        f"{a.get('host', 'home')}/{a.get('policy') or name}": 0 for name, a in learning.items()
-    }
+    moved = dict.fromkeys(learning, 0)
     for step in steps:
         for policy, statistics in step.get("policies", {}).items():
             changed = bool(statistics.get("grad_norm")) and not statistics.get("skipped")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from comas.config.policies import learning_in
 from comas.evaluation.accuracy import by_agent, paired_gain
 from comas.program import Work
 from comas.stats import Interval
@@ -108,7 +109,7 @@ def result_of(run: Run, seconds: float) -> Result:
         spent=spent,
         step_seconds=math.fsum(metrics["seconds"] for metrics in steps),
         figures=mean_figures(steps[-LAST:]),
-        moved=moved_in(steps, config["agents"]),
+        moved=moved_in(steps, learning_in(config["agents"])),
         notes={
             name: [note for metrics in end for note in metrics.get("notes", [])]
             for name, end in (("first", steps[:1]), ("last", steps[-1:]))

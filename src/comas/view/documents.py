@@ -152,7 +152,7 @@ class RunDocuments:
             "config": self.config,
             "steps": self.steps(),
             "planned": self.config["steps"],
-            "moved": moved_in(self._metrics(), self.config["agents"]),
+            "moved": moved_in(self._metrics()),
             "rewarded_for": self.rewarded_for,
             "kinds": discussion.KINDS,
             "measured": {name: self._accuracy(name) for name in self._measured()},
