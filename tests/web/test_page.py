@@ -91,7 +91,7 @@ def test_what_matters_stands_before_what_hardly_moves_which_is_folded(
 
 def test_policies_that_did_not_move_are_named(file: str, page: Any) -> None:
     look(page, file, "/")
-    assert "home/a0 moved in 0 of 3 steps" in page.inner_text("main .note")
+    assert "home/a0 moved in 0 of 3 steps" in page.inner_text("main")
 
 
 def test_monitors_without_evidence_are_folded(served: str, page: Any) -> None:
