@@ -143,6 +143,9 @@ def test_runs_of_shipped_models_have_the_seed_defaults(tmp_path: Path) -> None:
 # --- a dry run
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def keys_of(base: Path) -> list[str]:
     keys = ["lr=1e-3", "steps=10", "agents=2", "hosts.home.device=cpu", "eval_every=0", "threads=1"]
     return [f"hosts.home.base={base}", *keys]
@@ -172,6 +175,28 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_it_took(
     assert told["memory"]["peak"] > 10**8
     assert min(told["seconds"].values()) > 0
     assert told["config"]["steps"] == 10
+
+
+@pytest.mark.parametrize(("method", "rewarded"), [("comas", False), ("judge_rows_learnt.py", True)])
+def test_a_dry_run_learns_of_weighings_only_where_they_are_rewarded(
+    method: str, rewarded: bool, untaught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "studies" / method
+    keys = [
+        f"method={path if path.exists() else method}",
+        "options.format_check=false",
+        "questions=4",
+    ]
+    learnt: set[str] = set()
+
+    async def noted(team: Any, pace_: Any, turns: list[Turn]) -> tuple[int, float]:
+        learnt.update(turn.role for turn in turns)
+        return 1, 0.1
+
+    monkeypatch.setattr(dry_run, "_learnt", noted)
+    assert run(["train", "--dry-run", *keys_of(untaught), *keys], monkeypatch) == 0
+    assert "solution" in learnt
+    assert ("scoring" in learnt) is rewarded
 
 
 PARTLY = """

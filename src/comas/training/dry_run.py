@@ -80,13 +80,13 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
             note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
         if _is_alone(context, pace.episodes, config.samples or 1):
             note(ALONE)
-        learnt, seconds = await _learnt(team, pace)
+        learning_turns = _learning_turns(team, context, pace.episodes)
+        learnt, seconds = await _learnt(team, pace, learning_turns)
         peak = peak_bytes(team.hosts)
     finally:
         team.close()
-    here = [turn for episode in pace.episodes for turn in episode.turns if _learns(team, turn)]
     per_step = discussions / len(pace.episodes)
-    rows = sum(turn.prompt_tokens + min(room(turn), pace.reply) for turn in here) * per_step
+    rows = sum(t.prompt_tokens + min(room(t), pace.reply) for t in learning_turns) * per_step
     turns = sum(len(episode.turns) for episode in pace.episodes) * per_step
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
@@ -161,27 +161,38 @@ def _is_alone(context: GameContext, episodes: Sequence[Episode], samples: int) -
     return compares_nothing(context.method, grouped)
 
 
-def _learns(team: Team, turn: Turn) -> bool:
-    """Whether a turn's row may be learnt from, by a host with weights here."""
-    may_learn = not team.method.rewarded or turn.role in team.method.rewarded
-    host = team.config.hosts[turn.policy.partition("/")[0]]
-    return may_learn and host.here and not team.config.agents[turn.agent].frozen
-
-
-async def _learnt(team: Team, pace: Pace) -> tuple[int, float]:
-    """Learn from as many turns as fill a pass of each host, with rewards of both kinds; tokens, and
-    seconds.
+def _learning_turns(team: Team, context: GameContext, episodes: Sequence[Episode]) -> list[Turn]:
+    """The turns whose rows may be learnt from, by a host with weights here; weighings only where
+    the method rewards them.
     """
-    tokens: dict[str, int] = {}
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if any("weights" in turn.info for turn in turns):
+        settle_all(context, episodes)
+    return [
+        turn
+        for turn in turns
+        if (not team.method.rewarded or turn.role in team.method.rewarded)
+        and team.config.hosts[turn.policy.partition("/")[0]].here
+        and not team.config.agents[turn.agent].frozen
+        and ("weights" not in turn.info or turn.reward is not None)
+    ]
+
+
+async def _learnt(team: Team, pace: Pace, turns: Sequence[Turn]) -> tuple[int, float]:
+    """Learn from as many of these turns as fill a pass of each host, with rewards of both kinds;
+    tokens, and seconds.
+    """
     for episode in pace.episodes:
         for turn in episode.turns:
-            host = turn.policy.partition("/")[0]
-            full = team.config.hosts[host].tokens_per_pass or 0
             turn.reward = None
-            if _learns(team, turn) and tokens.get(host, 0) < full:
-                turn.reward = float(derive_seed(0, turn.id) % 2)
-                turn.group = "dry"
-                tokens[host] = tokens.get(host, 0) + turn.prompt_tokens + turn.tokens
+    tokens: dict[str, int] = {}
+    for turn in turns:
+        host = turn.policy.partition("/")[0]
+        full = team.config.hosts[host].tokens_per_pass or 0
+        if tokens.get(host, 0) < full:
+            turn.reward = float(derive_seed(0, turn.id) % 2)
+            turn.group = "dry"
+            tokens[host] = tokens.get(host, 0) + turn.prompt_tokens + turn.tokens
     began = time.monotonic()
     await learn(team, 1.0, 0, pace.episodes)
     return sum(tokens.values()), time.monotonic() - began
