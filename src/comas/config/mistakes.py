@@ -36,9 +36,10 @@ ELSEWHERE = {
     "kl_coef": "kl.solution",
     "minutes": "--minutes of comas preflight",
     "reward_funcs": "method=./FILE.py (comas new method NAME)",
-    "grpo": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
-    "ppo": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
-    "reinforce": "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
+    **dict.fromkeys(
+        ("grpo", "ppo", "reinforce"),
+        "rlvr, which compares answers of a question by GRPO, rewarded by the verifier",
+    ),
 }
 """Name of a key, or of a method, in other libraries -> what it is here."""
 SECRETIVE = {
