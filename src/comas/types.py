@@ -51,6 +51,12 @@ class UserMistake(ValueError):
     """
 
 
+class CannotBePlayed(UserMistake):
+    """Mistake that a game refuses whatever the question is, such as a role that no agent takes, or
+    options that do not go together: found before a model is loaded.
+    """
+
+
 class NoSystemRole(UserMistake):
     """A chat template that has no place for a system message."""
 

@@ -28,6 +28,7 @@ from tests.support.command import run
 
 METHOD = """
 import numpy as np
+from comas.game.prompts import words; from comas.game.votes import majority
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.types import Method, Role
@@ -96,7 +97,7 @@ def line(error: str) -> str:
             "has reward nan: settle has to give a finite number, or None for none",
         ),
         ({"reward": "'1.0'"}, "has reward '1.0': settle has to give a finite number"),
-        ({"answer": "turn"}, "play returned Turn(0/"),
+        ({"answer": "turn"}, "play returned Turn(rehearsal/"),
         (
             {"answer": "turn.info.update(right=True) or turn.text"},
             'play notes info["right"] of turn 0/',
@@ -250,11 +251,36 @@ def test_a_task_that_cannot_be_loaded_as_tasks_are_is_one_line(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("await agents[0].ask", "agents[0].ask", "play failed in mine.py line 10: AttributeError"),
+        ("await agents[0].ask", "agents[0].ask", "play failed in mine.py line 11: AttributeError"),
         (
             "turn.reward = 1.0",
             "turn.reward = {}['x']",
-            "settle failed in mine.py line 18: KeyError: 'x'",
+            "settle failed in mine.py line 19: KeyError: 'x'",
+        ),
+        (
+            "turn.reward = 1.0",
+            "turn.reward = majority(episode.turns, task)",
+            "settle failed in mine.py line 19 (in comas, game/votes.py line ",
+        ),
+        (
+            "question.prompt",
+            "question",
+            "the prompt of role 'solution' is a Question (Question.prompt?): a text is wanted",
+        ),
+        (
+            "question.prompt",
+            "words({'solution': '{question}'}, task, 'mine', qestion=question.prompt)",
+            "role 'mine' has no wording",
+        ),
+        (
+            "question.prompt",
+            "words({'mine': 'Solve: {question}'}, task, 'mine', qestion=question.prompt)",
+            "nothing fills {question}: write question= in the place of qestion=",
+        ),
+        (
+            "reinforce_pp, clipped)",
+            "lambda rows, kl: 1 / 0, clipped)",
+            "credit failed in mine.py line 22: ZeroDivisionError",
         ),
     ],
 )

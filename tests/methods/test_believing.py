@@ -24,7 +24,7 @@ from comas.objective.credit import reinforce_pp
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.testing.scripted import discuss, scripted_context
-from comas.types import COMMON_KINDS, Episode, Row, Turn
+from comas.types import COMMON_KINDS, Ask, Episode, Reply, Row, Turn
 
 OFFERS = [(1, 2, 4, 6), (5, 2, 4, 8), (9, 1, 2, 4)]
 QUESTIONS = [pick.make_question(offer, 11 if 5 in offer else 7, "three") for offer in OFFERS]
@@ -232,6 +232,27 @@ def test_without_criticism_a_blind_scorer_sees_both() -> None:
     assert by_role["blind"].about == by_role["solution"].id
     assert by_role["scoring"].prompt.endswith("# 1 2 4 own # 1 4 6")
     assert by_role["scoring"].about == by_role["solution"].id
+
+
+def test_names_and_seeds_do_not_depend_on_who_answers_first() -> None:
+    """A judgement was named when its judge had answered the question."""
+
+    def named(slowest: str) -> list[tuple[str, str]]:
+        table = {"solution": RIGHT, "blind": OTHER, "evaluation": "x", "scoring": "3"}
+        options = {"answer_first": True, "evaluations": 3}
+        context, host = scripted_context(comas.method, pick.task, table, options=options)
+        answer = host.ask
+
+        async def slowly(ask: Ask) -> Reply:
+            for _ in range(9 if ask.policy.endswith(slowest) and ask.role == "blind" else 1):
+                await asyncio.sleep(0)
+            return await answer(ask)
+
+        host.ask = slowly  # type: ignore[method-assign]
+        (episode,) = asyncio.run(play_all(context, QUESTIONS[:1], 0))
+        return sorted((said.id, said.agent) for said in episode.turns)
+
+    assert named("a") == named("b") == named("c") == named("d")
 
 
 # --- comas_votes

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from comas import sandbox
-from comas.game.agent import CannotBePlayed, TeamMember
+from comas.game.agent import TeamMember
 from comas.game.play import GameContext, play_all
 from comas.methods import comas_tests
 from comas.methods.comas_tests import (
@@ -33,7 +33,7 @@ from comas.methods.comas_tests import (
 from comas.sandbox.jail import Broken, Limits
 from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
-from comas.types import Episode, Question, Reply, Task, Turn, UserMistake
+from comas.types import CannotBePlayed, Episode, Question, Reply, Task, Turn, UserMistake
 from tests.support import runs
 from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 

@@ -12,7 +12,7 @@ from comas.methods import comas as method_comas
 from comas.methods import ttrl as method_ttrl
 from comas.monitors import probes
 from comas.monitors.monitor import Monitor, Seen
-from comas.monitors.planting import Plant, play_planted, verdicts
+from comas.monitors.planting import Plant, acceptances, play_planted
 from comas.tasks import pick
 from comas.testing.scripted import Script, scripted_context
 from comas.types import Method
@@ -46,8 +46,8 @@ def test_judges_see_what_was_planted_and_nobody_else_is_asked() -> None:
     context = context_of(method_comas.method, judging(lambda prompt: "# 2 5" in prompt))
     said = {"solution": "2 + 5"}
     games = asyncio.run(play_planted(context, [Plant(QUESTIONS[0], said)] * 2, "test"))
-    assert [verdicts(game, planted=True) for game in games] == [[True], [True]]
-    assert [verdicts(game, planted=False) for game in games] == [[], []]
+    assert [acceptances(game, planted=True) for game in games] == [[True], [True]]
+    assert [acceptances(game, planted=False) for game in games] == [[], []]
     host = context.members[0].host
     assert {role for _, _, role, _, _ in host.asked} == {"evaluation", "scoring"}  # type: ignore[attr-defined]
     assert host.buffer == {}  # type: ignore[attr-defined]

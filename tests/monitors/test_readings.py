@@ -49,6 +49,18 @@ def test_rejections_are_shares_of_readable_verdicts_per_question() -> None:
     assert list(rejections.watch().read(seen)["rejected"].values) == pytest.approx([2 / 3, 0.0])
 
 
+def test_rejections_are_one_minus_beliefs_where_work_is_weighed() -> None:
+    """All beliefs may lie below a half: cut there, everything was rejected from the start."""
+    work = turn("q/s", "solution", agent="a0")
+    beliefs = [0.1, 0.4]
+    scorings = [
+        turn(f"q/j{i}", "scoring", about=work.id, agent="a1", info={"score": 1.0, "belief": belief})
+        for i, belief in enumerate(beliefs)
+    ]
+    seen = Seen(0, [game("q", work, *scorings)])
+    assert list(rejections.watch().read(seen)["rejected"].values) == pytest.approx([0.75])
+
+
 def test_unreadable_and_cut_replies_are_shares_per_question() -> None:
     lost = turn("q/a", "scoring", info={"score": None})
     cut = turn("q/b", "solution", finished=False, info={"readable": True})

@@ -279,7 +279,12 @@ def test_the_command_prints_tables_for_people(
     [
         ({COMAS: "can learn"}, "org/m", ["task=sums"], "task=sums method=comas agents=2 lr=1e-4"),
         ({COMAS: "can learn"}, "org/m", ["agents=4", "lr=1e-5"], "agents=4 lr=1e-5 method=comas"),
-        ({COMAS: "can learn", "ttrl": "may learn"}, "tiny", [], "method=comas agents=2"),
+        (
+            {COMAS: "can learn", "ttrl": "may learn"},
+            "tiny",
+            [],
+            "method=comas agents=2 preset=p_true",
+        ),
         ({COMAS: "not known", "ttrl": "may learn"}, "tiny", [], "method=ttrl agents=1"),
         ({COMAS: "will not", "ttrl": "will not", "rlvr": "can learn"}, "org/m", [], None),
         ({COMAS: "can learn"}, "mine.toml", [], None),

@@ -118,7 +118,7 @@ def test_own_questions_train_with_and_without_answers(
     else:
         assert result.accuracy == {"before": None, "after": None}
         assert not any("validation" in m for m in steps)
-        assert sum("has an answer to be judged by" in note for note in watch.said) == 2
+        assert sum("has an `answer` to be judged by" in note for note in watch.said) == 2
         with pytest.raises(comas.types.UserMistake, match="test questions"):
             run_sync(EvaluationRun.create(EvaluationPlan([out]), str(tmp_path / "e")).go(Hook()))
 

@@ -19,6 +19,7 @@ from comas.display import bars_of
 from comas.storage.run import Run
 from comas.studies import cells, verb
 from comas.studies.cells import Ended, Watch, jobs_for, rows_of
+from comas.studies.report import _mixed_versions
 from comas.studies.verb import Study
 from comas.sync import run_sync
 from comas.training.result import result_of
@@ -268,8 +269,8 @@ def test_a_figure_that_no_step_has_is_not_done(figure: str, done: Path) -> None:
             assert "precision, recall" in rows[0].reason
         declared.write_text(before.replace("pay.precision", figure))
         file.write_text(written)
-        with pytest.raises(UserMistake, match=r"measure precision .*\(metric\)"):
-            Study.read(file).declare(write=False)
+        (added,) = Study.read(file).declare(write=False).additions  # it may be mended
+        assert added == "measure precision: changed (metric) after 4 cells had run"
     finally:
         file.write_text(written)
         declared.write_text(before)
@@ -327,6 +328,41 @@ def test_what_was_declared_cannot_change_after_cells_have_run(old: str, done: Pa
         assert "and 4 cells have run" in str(raised.value)
     finally:
         file.write_text(written)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_has_no_step_and_no_value_may_change_and_is_noted(tmp_path: Path) -> None:
+    """A setting that always failed held those that had run."""
+    file = small(tmp_path)
+    go(file, InProcess(breaks=["cells/labels"]))
+    text = file.read_text().replace('method = "rlvr"', 'method = "rlvr"\nlr = 1e-3')
+    text = text.replace("labels teach", "labels teach more").replace("pay.precision", "pay.recall")
+    file.write_text(text)
+    study = Study.read(file)
+    cells = [cell for cell in study.cells if cell.setting.name == "labels"]
+    assert not any(cell.has_steps() for cell in cells)
+    assert [added.partition(" after ")[0] for added in study.declare().additions] == [
+        "claims: reworded",
+        "setting labels: changed (lr)",
+        "measure precision: changed (metric)",
+    ]
+    assert not any(cell.folder.exists() for cell in cells)
+
+
+def test_cells_of_several_versions_are_told_apart(done: Path) -> None:
+    study = Study.read(done.parent / "small.toml")
+    facts = done / "cells" / "labels" / "2" / "run" / "processes.json"
+    written = facts.read_text()
+    try:
+        rows = rows_of(study.described, study.cells)
+        assert _mixed_versions(rows) == ""
+        record = json.loads(written)
+        record["processes"].append({**record["processes"][0], "comas": "9.9", "commit": "abc"})
+        facts.write_text(json.dumps(record))
+        text = _mixed_versions(rows_of(study.described, study.cells))
+        assert "then 9.9 abc: labels 2" in text
+    finally:
+        facts.write_text(written)
 
 
 @pytest.mark.usefixtures("undrawn")

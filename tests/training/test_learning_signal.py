@@ -331,6 +331,37 @@ def test_groups_that_are_split_by_policy_are_told_apart() -> None:
     assert all("replies of other policies are not compared" in text for text in texts)
 
 
+def test_weighings_and_frozen_judges_need_no_reward() -> None:
+    weighed = [turn("solution", n % 2) for n in range(4)]
+    weighed += [turn("scoring", info={"weights": [-1.0, -0.5]}) for _ in range(4)]
+    assert news(signs("options.score=p_true"), 0, episodes(weighed)) == []
+    judged = [turn("solution", n % 2) for n in range(4)]
+    judged += [turn("scoring", policy="home/a1") for _ in range(4)]
+    (text,) = news(signs("agents=2"), 0, episodes(judged))
+    assert "none of 4 replies as scoring is rewarded" in text
+    assert news(signs("agents.a0.frozen=false", "agents.a1.frozen=true"), 0, episodes(judged)) == []
+
+
+def test_what_was_counted_before_an_interruption_counts_after_it() -> None:
+    """Each process counted from nothing: a run that stopped every other step was never told."""
+    unrewarded = [turn("blind") for _ in range(8)]
+    moved = {"grad_norm": 0.3}
+    metrics = {
+        "policies": {"home/a0": moved},
+        "replies": [{"agent": "a0", "role": "blind", "turns": 8, "paid": 0}],
+    }
+    resumed = signs("agents=2")
+    resumed.learning = ["home/a0"]
+    resumed.recall(metrics)
+    assert told_of(1, unrewarded, {"home/a0": moved}, resumed) == []
+    resumed = signs("agents=2")
+    resumed.learning = ["home/a0"]
+    for _ in range(2):
+        resumed.recall(metrics)
+    (text,) = told_of(2, unrewarded, {"home/a0": moved}, resumed)
+    assert "none of its 24 replies in 3 steps was rewarded" in text
+
+
 @pytest.mark.parametrize("group", [None, "q"])
 def test_equal_rewards_are_told_after_three_steps_and_once(group: str | None) -> None:
     watch = signs()

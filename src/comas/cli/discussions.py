@@ -17,9 +17,9 @@ from comas.cli.output import print_json
 from comas.config.mistakes import current_name
 from comas.display import print_episode
 from comas.game.judgements import unreadable
-from comas.storage.records import episode_of
+from comas.storage.records import episode_of, kind_of
 from comas.storage.run import Run
-from comas.types import UserMistake
+from comas.types import WORK, UserMistake
 
 ONLY = ("unreadable", "cut", "unrewarded", "rewarded", "failed")
 
@@ -81,7 +81,7 @@ def _is(kind: str, record: Mapping[str, Any]) -> bool:
         kinds = {
             "unreadable": bool(unreadable(turn["info"])),
             "cut": not turn["finished"],
-            "unrewarded": reward is None,
+            "unrewarded": reward is None and kind_of(turn) in WORK,
             "rewarded": (reward or 0.0) > 0,
         }
         if kinds[kind]:

@@ -74,6 +74,8 @@ def training_with(
     verdicts = {advice.method: advice.verdict for advice in methods}
     if verdicts.get(f"comas {P_TRUE}") == "can learn":
         chosen = ["method=comas", "agents=2"]
+        if is_shipped(bases[0]):  # others have it by default
+            chosen.append("preset=p_true")
     elif verdicts.get("ttrl") == "may learn":
         chosen = ["method=ttrl", "agents=1"]
     else:

@@ -308,6 +308,7 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 FIGURE_LABELS = {
+    ("judges", "auc"): "area under the curve (chance is 0.50)",
     ("judges", "balanced"): "balanced accuracy",
     ("judges", "accepts_right"): "right work accepted",
     ("judges", "accepts_wrong"): "wrong work accepted",
@@ -333,10 +334,11 @@ def figure_lines(result: Result) -> Iterator[str]:
             if metric == "pay" and {"accuracy", "auc"} <= of_role.keys():
                 yield f"  {_rewarded_rightly(of_role)}"
                 continue
+            names = [name for name in FIGURES[metric] if name in of_role]
+            if metric == "judges" and "auc" in names:  # what is accepted depends on a bound then
+                names = ["auc"]
             shown = ", ".join(
-                f"{FIGURE_LABELS.get((metric, name), name)} {of_role[name]:.2f}"
-                for name in FIGURES[metric]
-                if name in of_role
+                f"{FIGURE_LABELS.get((metric, name), name)} {of_role[name]:.2f}" for name in names
             )
             if shown:
                 metric_name = "rewards" if metric == "pay" else metric

@@ -88,6 +88,8 @@ def explain(
     if first["type"] in ("dict_type", "model_type") and not isinstance(value, Mapping):
         entry = f"solution={value}" if key in ("kl", "room") else "KEY=VALUE"
         message = f"a table is wanted: {key}.{entry}"
+        if key == "agents":
+            message += "; or how many there are: agents=4"
     return f"{key} = {value!r}: {message}" if key else message
 
 

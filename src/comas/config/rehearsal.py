@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.game.agent import CannotBePlayed, TeamMember
+from comas.game.agent import TeamMember
 from comas.game.memory import at_start, next_state
 from comas.game.play import GameContext, first, play_all
 from comas.sync import run_sync
-from comas.types import Fit, Method, Question, Reply, Task, Turn, UserMistake, whole
+from comas.types import CannotBePlayed, Fit, Method, Question, Reply, Task, Turn, UserMistake, whole
 
 SAID = "rehearsed"
 """The word of every reply."""

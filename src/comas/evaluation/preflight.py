@@ -27,7 +27,7 @@ from comas.config.schema import read, settings_from
 from comas.evaluation.forecast import forecast, spelt
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
-from comas.game.judgements import accepts
+from comas.game.judgements import acceptance
 from comas.game.play import GameContext, own_file, play_all
 from comas.game.prompts import defuse, words
 from comas.game.votes import agrees, by_answer, decide, most_frequent
@@ -400,12 +400,10 @@ async def _judge(
     for mode in MODES[:-1]:
         score, *criticised = mode.split(" after ")
         if criticised and evaluation is None:
-            evaluation = await criticise(question, work, shown, critic, task, answer_first=False)
+            evaluation = await criticise(question, work, shown, critic, task, own=None)
         turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
-        belief = turn.info.get("belief")
-        verdict = accepts(turn) if belief is None else belief
         turn.info["mode"] = mode
-        turn.info["judged"] = [[work.id, side, None if verdict is None else float(verdict)]]
+        turn.info["judged"] = [[work.id, side, acceptance(turn)]]
 
 
 async def _answer_alone(
@@ -464,6 +462,8 @@ def examined(
     replies = [turn for turns in solutions for turn in turns]
     read = [turn for turn in replies if turn.info["answer"] is not None]
     right = _labels(played, task) if labels else None
+    if labels and right is None:
+        notes.append(f"no question of {task.name} has an `answer`: nothing is told by labels")
     judges = [judged(mode, _verdicts(mode, [e for _, e in played]), right) for mode in MODES]
     shares = [most_frequent(turns, task)[1] for turns in solutions]
     distinct = [len(by_answer(turns, task)) for turns in solutions]

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from comas.game.weighing import check_choices
 from comas.types import (
     Ask,
+    CannotBePlayed,
     Episode,
     Fit,
     Host,
@@ -110,6 +111,15 @@ class Asked:
     choices: tuple[str, ...] = ()
     """Replies whose log-probs are wanted; none: one is sampled."""
     common: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, str) and not callable(self.prompt):
+            kind = type(self.prompt).__name__
+            example = f" ({kind}.prompt?)" if hasattr(self.prompt, "prompt") else ""
+            raise CannotBePlayed(
+                f"the prompt of role {self.role!r} is a {kind}{example}: a text is wanted, or a"
+                " function of the pieces of history"
+            )
 
     @property
     def droppable(self) -> int:
@@ -368,12 +378,6 @@ def with_room(sampling: Sampling, max_tokens: int) -> Sampling:
 def round_of(about: Turn | None, own_round: int | None) -> int:
     """The round of a turn: as given, or that of the turn that it is about."""
     return own_round if own_round is not None else about.round if about else 0
-
-
-class CannotBePlayed(UserMistake):
-    """Mistake that a game refuses whatever the question is, such as a role that no agent takes, or
-    options that do not go together: found before a model is loaded.
-    """
 
 
 def takers(agents: Sequence[Agent], role: str) -> list[Agent]:

@@ -49,6 +49,17 @@ def accepts(turn: Turn) -> bool | None:
     return None
 
 
+def acceptance(turn: Turn) -> float | None:
+    """How far a judge accepts the work, from 0 to 1: its `info["belief"]` where it has one, which
+    may lie below a half for all work; None where its verdict cannot be read.
+    """
+    belief = turn.info.get("belief")
+    if isinstance(belief, float):
+        return belief
+    accepted = accepts(turn)
+    return None if accepted is None else float(accepted)
+
+
 def verdict_of(turn: Turn) -> Any:
     """Return what a judge said in words, None of nothing; methods written for 0.1 note it as
     `info["said"]`.

@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 from comas.game.agent import Agent, EpisodeRecord, TeamMember, derive_seed
 from comas.types import (
     TRUTH,
+    CannotBePlayed,
     Episode,
     HostFailure,
     Method,
@@ -35,6 +36,8 @@ from comas.types import (
 
 HERE = Path(__file__).parents[1]
 """The package's own files."""
+HELPERS = ("answers", "game", "methods", "objective", "tasks")
+"""Folders with functions for games and settlements to call."""
 _NUMBERS = re.compile(r"(\d+)")
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""
@@ -129,14 +132,21 @@ OWN = "comas_user_"
 
 
 def is_own(function: Callable[..., Any]) -> bool:
-    """Whether a function stands in a file of the user's own."""
-    return getattr(function, "__module__", "").startswith(OWN)
+    """Whether a function, perhaps with options bound, stands in a file of the user's own."""
+    return getattr(_bare(function), "__module__", "").startswith(OWN)
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without the options that are bound to it."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 @contextmanager
 def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
-    """Tell what goes wrong in here, in a file of the user's own, in a line with its place; an error
-    of ours keeps its traceback.
+    """Tell what goes wrong in here, in a file of the user's own or in a helper that it called, in a
+    line with its place; any other error keeps its traceback.
     """
     try:
         yield
@@ -144,16 +154,22 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
         raise
     except Exception as error:
         cause = first(error)
-        file = inspect.getsourcefile(inspect.unwrap(getattr(function, "func", function)))
+        file = inspect.getsourcefile(inspect.unwrap(_bare(function)))
         if not is_own(function) or isinstance(cause, UserMistake | HostFailure):
             raise
         frames = traceback.extract_tb(cause.__traceback__)
+        theirs = [index for index, frame in enumerate(frames) if frame.filename == file]
+        if file is None or not theirs:
+            raise
         # what a library raises is the doing of whoever called it
-        ours = [f for f in frames if f.filename == file or Path(f.filename).is_relative_to(HERE)]
-        if file is None or not ours or ours[-1].filename != file:
-            raise  # it happened in what the file called
-        frame = ours[-1]
-        location = f"{Path(file).name} line {frame.lineno}"
+        later = [f for f in frames[theirs[-1] + 1 :] if Path(f.filename).is_relative_to(HERE)]
+        called = [(Path(frame.filename).relative_to(HERE), frame.lineno) for frame in later]
+        if any(place.parts[0] not in HELPERS for place, _ in called):
+            raise  # it happened in a host or an engine
+        location = f"{Path(file).name} line {frames[theirs[-1]].lineno}"
+        if called:
+            place, line = called[-1]
+            location += f" (in comas, {place.as_posix()} line {line})"
         hint = " (is an `await` missing?)" if "coroutine" in str(cause) else ""
         raise UserMistake(
             f"{doing} failed in {location}: {type(cause).__name__}: {cause}{hint}"
@@ -165,7 +181,7 @@ def _checked_answer(answer: Any) -> str | None:
     if answer is None or isinstance(answer, str):
         return answer
     hint = "return its text" if isinstance(answer, Turn) else "return one of these"
-    raise UserMistake(
+    raise CannotBePlayed(
         f"play returned {brief(answer)}; wanted is the text that answers, or None: {hint}"
     )
 

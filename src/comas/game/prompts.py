@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
-from comas.types import Question, Task, UserMistake
+from comas.types import CannotBePlayed, Question, Task, UserMistake
 
 # what NFKC does not fold: brackets, bars and colons of other kinds; Cyrillic and Greek letters
 _LOOK = str.maketrans(
@@ -148,7 +148,7 @@ def template_of(default: Mapping[str, str], task: Task, role: str) -> str:
     """The template of `role`: the task's own, or the method's."""
     template = task.wording.get(role, default.get(role))
     if template is None:
-        raise UserMistake(
+        raise CannotBePlayed(
             f"role {role!r} has no wording: give the method's WORDING or the task's `wording` a"
             " template for it"
         )
@@ -156,15 +156,29 @@ def template_of(default: Mapping[str, str], task: Task, role: str) -> str:
 
 
 def fill(template: str, facts: Mapping[str, str]) -> str:
-    """A template with its holes filled, once; holes without a fact stay. Facts that are `Quoted`
-    are told apart from the template's own lines.
+    """A template with its holes filled, once; holes without a fact stay, but for one that a fact
+    without a hole was meant for, which is an error. Facts that are `Quoted` are told apart from the
+    template's own lines.
     """
+    for fact in facts:
+        if f"{{{fact}}}" not in template:
+            _refuse_misspelt(fact, template, facts)
 
     def filling(hole: re.Match[str]) -> str:
         fact = facts.get(hole[1], hole[0])
         return fact.filling(template, hole.start()) if isinstance(fact, Quoted) else fact
 
     return _HOLE.sub(filling, template).strip()
+
+
+def _refuse_misspelt(fact: str, template: str, facts: Mapping[str, str]) -> None:
+    """An error where a fact that has no hole is nearly the name of a hole without a fact."""
+    unfilled = {hole[1] for hole in _HOLE.finditer(template)} - facts.keys()
+    if near := difflib.get_close_matches(fact, unfilled, 1, 0.75):
+        raise CannotBePlayed(
+            f"the wording {template[:40]!r} has no hole {{{fact}}}, and nothing fills"
+            f" {{{near[0]}}}: write {near[0]}= in the place of {fact}="
+        )
 
 
 def common_of(template: str, hole: str, facts: Mapping[str, str]) -> int:

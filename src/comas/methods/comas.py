@@ -92,9 +92,14 @@ async def play(
                 barred.append(critic.name)
             judges.append((critic, draw_judge(agents, rng, "scoring", *barred)))
         work = task.shown(question, solution.text)
+        own: list[Quoted | None] = [None] * len(judges)
+        if answer_first:  # all of them, or names and seeds would depend on who answers first
+            own = await together(
+                own_answer(question, solution, critic or scorer, task) for critic, scorer in judges
+            )
         judged = await together(
-            judge(question, solution, work, critic, scorer, task, score, answer_first)
-            for critic, scorer in judges
+            judge(question, solution, work, critic, scorer, task, score, answer)
+            for (critic, scorer), answer in zip(judges, own, strict=True)
         )
         past.append((solution, judged))
     return _best(past).text
@@ -130,18 +135,16 @@ async def judge(
     scorer: Agent,
     task: Task,
     score: Score = "text",
-    answer_first: bool = False,
+    own: Quoted | None = None,
 ) -> Judged:
-    """Have work criticised, where there is a critic, and scored, as what `about` said; with
-    `answer_first` by one who has answered the question before.
+    """Have work criticised, where there is a critic, and scored, as what `about` said; `own` is
+    what the critic has answered before, or the scorer where nobody criticises.
     """
     quoted_work = defuse(work)
     evaluation = None
-    own = None
     if critic is not None:
-        evaluation = await criticise(question, about, quoted_work, critic, task, answer_first)
-    elif answer_first:
-        own = await own_answer(question, about, scorer, task)
+        evaluation = await criticise(question, about, quoted_work, critic, task, own)
+        own = None
     scoring = await score_work(
         question, about, quoted_work, evaluation, scorer, task, score, own=own
     )
@@ -176,10 +179,9 @@ async def score_work(
 
 
 async def criticise(
-    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, answer_first: bool
+    question: Question, about: Turn, work: Quoted, critic: Agent, task: Task, own: Quoted | None
 ) -> Turn:
-    """Have work criticised; with `answer_first` by a critic that has answered the question."""
-    own = await own_answer(question, about, critic, task) if answer_first else None
+    """Have work criticised, beside the critic's own answer where there is one."""
     prompt, _ = _about_work(question, work, own, task, "evaluation")
     return await critic.ask("evaluation", prompt, about=about)
 

@@ -112,7 +112,8 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         judgements = in_role(episode, "rating", "judging")
         scores = {turn.about: turn.info["score"] for turn in judgements}
         for turn in judgements:
-            turn.reward = float(turn.info["score"] is not None)
+            if "weights" not in turn.info:  # all would have the same reward
+                turn.reward = float(turn.info["score"] is not None)
         solutions = in_role(episode, "solution")
         for turn in solutions:
             score = scores[turn.id]
@@ -144,9 +145,9 @@ ROLES = {
     "propose": Role(
         "other", reward="a third each: its rating, the failures of its solvers, its form"
     ),
-    "rating": Role("rater", reward="1 for a score that can be read"),
+    "rating": Role("rater", reward="1 for a score that can be read; none if weighed"),
     "solution": Role("answer", reward="half its score, half its form"),
-    "judging": Role("judge", reward="1 for a score that can be read"),
+    "judging": Role("judge", reward="1 for a score that can be read; none if weighed"),
 }
 PAPER = {"kl": {}, "loss": {"clip_high": 0.28}, "credit": {"entropy": 0.001}}
 method = Method(

@@ -16,13 +16,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from comas.game.agent import Agent, CannotBePlayed
+from comas.game.agent import Agent
 from comas.game.votes import agrees, clear_majority, decide, most_frequent
 from comas.methods.shared.posing import posed_again, proposed_and_solved, unwritten
 from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.rewards import compare_turns, dialogues, in_role, likeness
-from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task
+from comas.types import CannotBePlayed, Count, Episode, Memory, Method, Question, Role, State, Task
 
 
 def start(questions: Sequence[Question], task: Task) -> State:

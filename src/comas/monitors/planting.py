@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from comas.game.agent import Agent, TeamMember, Write, round_of
-from comas.game.judgements import accepts, work_judged
+from comas.game.judgements import acceptance, work_judged
 from comas.game.play import GameContext, play_all
 from comas.types import WORK, Episode, Question, Task, Turn
 
@@ -124,20 +124,20 @@ async def play_aside(
     return await play_all(quiet, named, occasion)
 
 
-def verdicts(episode: Episode, *, planted: bool) -> list[bool]:
-    """Whether judges accept the work of a game: each verdict that can be read, on work that was
-    planted or on work that was not.
+def acceptances(episode: Episode, *, planted: bool) -> list[float]:
+    """How far judges accept the work of a game, from 0 to 1: each verdict that can be read, on work
+    that was planted or on work that was not.
     """
     turns = {turn.id: turn for turn in episode.turns}
-    verdicts_given: list[bool] = []
+    accepted: list[float] = []
     for turn in episode.turns:
         if turn.kind != "judge" or PLANTED in turn.info:
             continue
-        verdict = accepts(turn)
+        share = acceptance(turn)
         work = work_judged(turn, turns)
-        if verdict is not None and work is not None and (PLANTED in work.info) is planted:
-            verdicts_given.append(verdict)
-    return verdicts_given
+        if share is not None and work is not None and (PLANTED in work.info) is planted:
+            accepted.append(share)
+    return accepted
 
 
 def as_record(plant: Plant) -> dict[str, Any]:

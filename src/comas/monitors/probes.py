@@ -16,12 +16,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from comas.game.agent import derive_seed
 from comas.game.play import GameContext
 from comas.monitors.monitor import CannotWatch, Expected, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
     Plant,
+    acceptances,
     as_plant,
     as_record,
     bench_of,
@@ -29,7 +31,6 @@ from comas.monitors.planting import (
     is_posed,
     play_planted,
     seated,
-    verdicts,
 )
 from comas.types import WORK, Episode, Question, Task
 
@@ -70,7 +71,7 @@ class Probes(Monitor):
         """Make plants of replies in the first step; none where nobody judges."""
         of_question = {game.question.id: game for game in episodes}
         games = list(of_question.values())[:POOL]
-        judged = [game for game in games if verdicts(game, planted=False)]
+        judged = [game for game in games if acceptances(game, planted=False)]
         if any(map(is_posed, games)):
             return
         bench = bench_of(context, judged)
@@ -92,7 +93,7 @@ class Probes(Monitor):
         # judges have to accept them once more
         again = await play_planted(context, plants["proven"], "probes-again")
         judged_again = zip(plants["proven"], again, strict=True)
-        plants["proven"] = [plant for plant, game in judged_again if _bad("proven", game) == [0.0]]
+        plants["proven"] = [plant for plant, game in judged_again if _all_accept(game)]
         start: dict[str, float] = {}
         counts: dict[str, int] = {}
         for kind, of_kind in plants.items():
@@ -144,7 +145,7 @@ class Probes(Monitor):
             values += _bad(kind, game)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
-        """Per kind, the share of bad verdicts in each game."""
+        """Per kind, how bad the verdicts of each game are."""
         readings: dict[str, Reading] = {}
         for kind, values in self.seen.items():
             if values:
@@ -166,8 +167,8 @@ def plants_of(games: Sequence[Episode], context: GameContext) -> dict[str, list[
             plants["strangers"].append(stranger)
         half = text[: len(text) // 2]
         plants["cut"].append(_plant(game, half, context))
-        accepted = verdicts(game, planted=False)
-        if sum(accepted) > len(accepted) / 2:
+        accepted = acceptances(game, planted=False)
+        if accepted and fmean(accepted) > 0.5:
             proven = _plant(game, text, context)
             plants["proven"].append(proven)
     return plants
@@ -194,12 +195,18 @@ def _plant(game: Episode, text: str, context: GameContext) -> Plant:
     return Plant(game.question, dict.fromkeys(work, text))
 
 
+def _all_accept(game: Episode) -> bool:
+    """Whether planted work was accepted by all verdicts that can be read, and there are some."""
+    accepted = acceptances(game, planted=True) if game.error is None else []
+    return bool(accepted) and min(accepted) >= 0.5
+
+
 def _bad(kind: str, game: Episode) -> list[float]:
-    """The share of the game's verdicts that are bad, as the one value of the game; none where no
-    verdict can be read.
+    """How bad the game's verdicts are on average, from 0 to 1, as the one value of the game; none
+    where no verdict can be read.
     """
-    given_verdicts = verdicts(game, planted=True) if game.error is None else []
-    if not given_verdicts:
+    given = acceptances(game, planted=True) if game.error is None else []
+    if not given:
         return []
-    accepted = sum(given_verdicts) / len(given_verdicts)
+    accepted = fmean(given)
     return [accepted if ACCEPTED_IS_BAD[kind] else 1.0 - accepted]

@@ -7,9 +7,10 @@ of harm, since it rises with accuracy. Leaves out: whether they are right (`prob
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, per_question
-from comas.monitors.planting import verdicts
+from comas.monitors.planting import acceptances
 
 REJECTED = Hypothesis("rejected", "judges reject more than at the start", 0.07)
 
@@ -25,9 +26,7 @@ class Rejections(Monitor):
     hypotheses = (REJECTED,)
 
     def read(self, seen: Seen) -> Mapping[str, Reading]:
-        """Per question, the share of verdicts that reject: the mean over its games."""
-        judged = [(game, verdicts(game, planted=False)) for game in seen.episodes]
-        shares = [
-            (game, 1.0 - sum(accepted) / len(accepted)) for game, accepted in judged if accepted
-        ]
+        """Per question, how far verdicts reject: the mean over its games."""
+        judged = [(game, acceptances(game, planted=False)) for game in seen.episodes]
+        shares = [(game, 1.0 - fmean(accepted)) for game, accepted in judged if accepted]
         return {"rejected": Reading(per_question(shares))}

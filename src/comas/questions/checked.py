@@ -47,7 +47,7 @@ def of_run(config: Config, task: Task, note: Callable[[str], None]) -> RunQuesti
         if judged := judged_of(task, questions, partial(of_split, config, task, split)):
             return judged
         note(
-            f"task {config.task}: no {split} question has an answer to be judged by; none is"
+            f"task {config.task}: no {split} question has an `answer` to be judged by; none is"
             " measured"
         )
         return []

@@ -229,6 +229,17 @@ class Run:
             if key in compared and before[key] != facts[key]
         ]
 
+    def versions(self) -> list[str]:
+        """Name the versions of comas, with their commits, under which processes worked on this run,
+        in the order of the first of each.
+        """
+        record = files.read_object(self.path / "processes.json") or {"processes": []}
+        named = [
+            " ".join([process["comas"], *filter(None, [process.get("commit")])])
+            for process in record["processes"]
+        ]
+        return list(dict.fromkeys(named))
+
     def checkpoint(self) -> Path:
         """An empty folder for the next `commit`."""
         path = self.checkpoint_of("new")

@@ -88,6 +88,11 @@ class Cell:
         """Whether its run has ended."""
         return (self.folder / "trained.json").is_file()
 
+    def has_steps(self) -> bool:
+        """Whether its run has a step behind it."""
+        metrics = self.run / "metrics.jsonl"
+        return metrics.is_file() and metrics.stat().st_size > 0
+
     @property
     def failure(self) -> dict[str, Any] | None:
         """`stage` and `reason` of the last try, where that failed."""
@@ -408,6 +413,8 @@ class CellResult:
     """Measure -> its value, of those that could be taken."""
     curve: Curve = field(default_factory=list)
     """Validation accuracy."""
+    versions: tuple[str, ...] = ()
+    """Versions of comas that ran it, with their commits."""
 
     @property
     def accuracy(self) -> float | None:
@@ -451,6 +458,7 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
     try:
         run = Run.open(cell.run)
         steps = list(run.metrics())
+        versions = tuple(run.versions())
         values = _own_values(run, steps)
         curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
         if curve and "before" in values:
@@ -474,7 +482,7 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
     if not failure:
         status = "missing" if missing else "done"
         reason = missing[0] if missing else ""
-    return CellResult(*names, status, reason, values, curve)
+    return CellResult(*names, status, reason, values, curve, versions)
 
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:
@@ -511,6 +519,13 @@ def figure_at(step: Mapping[str, Any], path: str) -> float | None:
     value = _found(step, path)
     numbers = [n for n in value if type(n) in (int, float) and math.isfinite(n)]
     return float(math.fsum(numbers)) if numbers else None
+
+
+def has_figure(cell: Cell, path: str) -> bool:
+    """Whether a step of the cell's run has a number at this dotted path."""
+    if not cell.has_steps():
+        return False
+    return any(figure_at(step, path) is not None for step in Run.open(cell.run).metrics())
 
 
 def _found(step: Mapping[str, Any], path: str) -> list[Any]:

@@ -284,6 +284,13 @@ def _setting(study: StudyFile, folder: Path, name: str, keys: Keys, trained: boo
     keys = {**copy.deepcopy(keys), "steps": (study.steps or MANY_STEPS) if trained else 0}
     if trained and study.tokens is not None:
         keys["tokens"] = study.tokens
+    if not trained:
+        keys = {key: value for key, value in keys.items() if key not in ("schedule", "warmup")}
+    elif study.steps is None and keys.get("schedule", "constant") != "constant":
+        raise UserMistake(
+            f"schedule = {keys['schedule']!r}: rates fall over the steps of a run, and the study"
+            " has none: set steps beside tokens"
+        )
     anchor(keys, folder)
     planned = plan(read(None, {**keys, "seed": study.seeds[0]}))
     check_training(planned)
@@ -466,8 +473,9 @@ def _check_claim(claim: Claim, study: StudyFile, settings: Mapping[str, Setting]
         config = setting.plan.config
         if measure in (*HELD_OUT, *of_agents) and not config.test_questions:
             raise UserMistake(f"{name} has no {measure}: its test_questions is 0")
-        if measure == "best" and not (setting.trained and config.eval_every):
-            raise UserMistake(f"{name} has no best: nothing is measured on the way")
+        too_late = study.steps is not None and config.eval_every > study.steps
+        if measure == "best" and (not setting.trained or not config.eval_every or too_late):
+            raise UserMistake(f"{name} has no best: nothing is measured on the way (eval_every)")
 
 
 # --- files that are named

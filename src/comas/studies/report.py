@@ -136,7 +136,7 @@ WITHOUT_PICTURES = """Pictures need matplotlib: `pip install "comas[plot]"`."""
 
 
 class Declared(NamedTuple):
-    """Declaration of a study, and what was added after cells had run."""
+    """Declaration of a study, and what was added or changed after cells had run."""
 
     digest: str
     """SHA-256 of the study file, and of the one that it extends behind it."""
@@ -219,6 +219,22 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
     return "\n".join([f"{plain(title)}:\n", lines[0], f"|{rule}|", *lines[1:]])
 
 
+def _mixed_versions(rows: Sequence[CellResult]) -> str:
+    """Say which cells which versions of comas ran; nothing where all ran under one."""
+    ran: dict[str, list[str]] = {}
+    for row in rows:
+        if row.versions:
+            versions = " then ".join(row.versions)
+            ran.setdefault(versions, []).append(f"{row.setting} {row.seed}")
+    if len(ran) < 2:
+        return ""
+    parts = [f"{versions}: {', '.join(cells)}" for versions, cells in ran.items()]
+    return (
+        "Cells ran under several versions of comas, which may differ in what they do:"
+        f" {'; '.join(parts)}."
+    )
+
+
 def _parts(report: Report, out: Path) -> Iterator[str]:
     """Paragraphs, headings, tables and pictures, which are drawn below `out`."""
     study = report.study
@@ -236,6 +252,8 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
     )
     if report.declared.additions:
         yield plain(f"After cells had run: {'; '.join(report.declared.additions)}.")
+    if mixed := _mixed_versions(report.rows):
+        yield plain(mixed)
     if not can_draw():
         yield WITHOUT_PICTURES
     if incomplete := [row for row in report.rows if row.status != "done"]:

@@ -1,8 +1,9 @@
 """A study from its file to its report: check, declare, run what is left, write.
 
 Claims are fixed before the runs: a copy of the file lies in the study's folder, and `declared.json`
-is what it says, in plain values. What is changed or removed after cells have run is an error;
-settings, seeds and measures that are added are noted as such. Leaves out: what is printed
+is what it says, in plain values. What is changed or removed after cells have run is an error, but
+for a setting of which no cell has a step, and for a measure of what no step has; what is added and
+changed is noted as such. Leaves out: what is printed
 (`cli.study`).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from comas.studies.cells import (
     Watch,
     cells_of,
     forecast,
+    has_figure,
     here,
     jobs_for,
     rows_of,
@@ -113,6 +116,8 @@ class Study:
         digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
         record = {**plain, "additions": additions, "sha256": digest}
         if write and record != declared:
+            if declared is not None:
+                self._drop_changed(declared["settings"], plain["settings"])
             self.out.mkdir(parents=True, exist_ok=True)
             for part in parts:
                 files.replace(self.out / part.name, part.read_text(encoding="utf-8-sig"))
@@ -124,9 +129,11 @@ class Study:
         changed: list[str] = []
         if earlier["budget"] != plain["budget"]:
             changed.append("the budget is another")
-        if earlier["claims"] != plain["claims"]:
-            changed.append("the claims are others")
         added: list[str] = []
+        if _without_words(earlier["claims"]) != _without_words(plain["claims"]):
+            changed.append("the claims are others")
+        elif earlier["claims"] != plain["claims"]:
+            added.append("claims: reworded")
         for kind in ("setting", "measure"):
             before, now = (record[f"{kind}s"] for record in (earlier, plain))
             for name, facts in before.items():
@@ -135,12 +142,16 @@ class Study:
                 elif now[name] != facts:
                     keys = {**facts, **now[name]}
                     keys = [key for key in keys if facts.get(key) != now[name].get(key)]
-                    changed.append(f"{kind} {name} is another ({', '.join(keys[:3])})")
-            added += [f"{kind} {name}" for name in now if name not in before]
+                    of = f"({', '.join(keys[:3])})"
+                    if self._has_steps(name) if kind == "setting" else self._is_measured(facts):
+                        changed.append(f"{kind} {name} is another {of}")
+                    else:
+                        added.append(f"{kind} {name}: changed {of}")
+            added += [f"{kind} {name}: added" for name in now if name not in before]
         changed += [
             f"seed {seed} is gone" for seed in earlier["seeds"] if seed not in plain["seeds"]
         ]
-        added += [f"seed {seed}" for seed in plain["seeds"] if seed not in earlier["seeds"]]
+        added += [f"seed {seed}: added" for seed in plain["seeds"] if seed not in earlier["seeds"]]
         have_run = "1 cell has run" if begun == 1 else f"{begun} cells have run"
         if changed:
             raise UserMistake(
@@ -148,7 +159,25 @@ class Study:
                 f" runs; bring back what {self.out / self.file.name} says, or set another out"
             )
         after = "1 cell" if begun == 1 else f"{begun} cells"
-        return [f"{what}: added after {after} had run" for what in added]
+        return [f"{what} after {after} had run" for what in added]
+
+    def _drop_changed(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Remove the cells of settings that are others now, none of which has a step."""
+        for cell in self.cells:
+            name = cell.setting.name
+            if name in before and before[name] != now[name]:
+                shutil.rmtree(cell.folder, ignore_errors=True)
+
+    def _has_steps(self, setting: str) -> bool:
+        """Whether a cell of this setting has a step, or was measured without any."""
+        cells = [cell for cell in self.cells if cell.setting.name == setting]
+        return any(cell.trained or cell.has_steps() for cell in cells)
+
+    def _is_measured(self, measure: Mapping[str, Any]) -> bool:
+        """Whether anything was found of a declared measure; an evaluation counts once it began."""
+        if measure.get("metric") is None:
+            return True
+        return any(has_figure(cell, measure["metric"]) for cell in self.cells)
 
     def check_left(self) -> None:
         """An error for a setting with something left that training would refuse."""
@@ -181,8 +210,17 @@ class Study:
 
     def alone(self) -> filelock.FileLock:
         """Keep other processes from working on this study, inside of a `with`."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            where = f"{self.file}: out = {str(self.out)!r}"
+            raise UserMistake(f"{where}: {error.strerror}; choose another") from error
         return files.lock(self.out, "study")
+
+
+def _without_words(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Claims as they are tested."""
+    return [{key: value for key, value in claim.items() if key != "says"} for claim in claims]
 
 
 def study(file: str | Path, jobs: int | None = None, report: bool = False) -> Report:

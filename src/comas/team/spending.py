@@ -8,6 +8,7 @@ never what. Leaves out: counting (`hosts.api`).
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -156,18 +157,24 @@ def cost_lines(by_host: Mapping[str, Account]) -> Iterator[str]:
         yield f"host {name}, behind an API: {', '.join(parts)}; {outcome}"
 
 
-def check_changes(changes: Mapping[str, Any], configs: Sequence[Config]) -> None:
+def check_changes(
+    changes: Mapping[str, Any], configs: Sequence[Config], others: Sequence[str] = ()
+) -> None:
     """Only keys such as `hosts.judge.budget_tokens` or `hosts.home.max_rows`, of a host that one of
-    these configs has: anything else would change what is computed.
+    these configs has: anything else would change what is computed. `others` are the keys that may
+    be changed besides, which the message names.
     """
     for key, value in changes.items():
         table, _, name = key.rpartition(".")
         is_of_host = table.startswith("hosts.") and table.count(".") == 1
         if not is_of_host or name not in CHANGEABLE + ROOM + PLACE:
+            of_run = f"{', '.join(others)}, and " if others else ""
+            near = difflib.get_close_matches(key, others, 1, 0.6)
+            meant = f" (did you mean {near[0]}?)" if near else ""
             raise UserMistake(
-                f"{key} cannot be changed here: what goes on takes hosts.<name>.<key> of a host"
-                f" behind an API, <key> one of {', '.join(CHANGEABLE)}; of a host with weights"
-                f" {', '.join(ROOM + PLACE)}; for anything else begin anew"
+                f"{key} cannot be changed here{meant}: what goes on takes {of_run}"
+                f"hosts.<name>.<key> of a host behind an API, <key> one of {', '.join(CHANGEABLE)};"
+                f" of a host with weights {', '.join(ROOM + PLACE)}; for anything else begin anew"
             )
         if name == "kind" and value not in ("local", "ray"):
             raise UserMistake(

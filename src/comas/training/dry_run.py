@@ -78,9 +78,10 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         if failed:
             of = f"{len(failed)} of {len(pace.episodes)}"
             note(f"{of} discussions failed, and count as far as they went; the first: {failed[0]}")
+        settle_all(context, pace.episodes)
         if _is_alone(context, pace.episodes, config.samples or 1):
             note(ALONE)
-        learning_turns = _learning_turns(team, context, pace.episodes)
+        learning_turns = _learning_turns(team, pace.episodes)
         learnt, seconds = await _learnt(team, pace, learning_turns)
         peak = peak_bytes(team.hosts)
     finally:
@@ -149,28 +150,25 @@ def learning_rates(config: Config, plan: Plan) -> Iterator[str]:
 
 
 def _is_alone(context: GameContext, episodes: Sequence[Episode], samples: int) -> bool:
-    """Whether each turn that is rewarded is alone in its group, so that nobody would learn; False
-    where too few discussions were played to tell.
+    """Whether each settled turn that is rewarded is alone in its group, so that nobody would learn;
+    False where too few discussions were played to tell.
     """
     asked = {episode.question.id for episode in episodes}
     if len(episodes) < max(SEVERAL, samples * len(asked)):
         return False
-    settle_all(context, episodes)
     turns = [turn for episode in episodes for turn in episode.turns]
     grouped = [turn for turn in turns if turn.reward is not None or turn.group is not None]
     return compares_nothing(context.method, grouped)
 
 
-def _learning_turns(team: Team, context: GameContext, episodes: Sequence[Episode]) -> list[Turn]:
-    """The turns whose rows may be learnt from, by a host with weights here; weighings only where
-    the method rewards them.
+def _learning_turns(team: Team, episodes: Sequence[Episode]) -> list[Turn]:
+    """The settled turns whose rows may be learnt from, by a host with weights here; weighings only
+    where the method rewards them.
     """
-    turns = [turn for episode in episodes for turn in episode.turns]
-    if any("weights" in turn.info for turn in turns):
-        settle_all(context, episodes)
     return [
         turn
-        for turn in turns
+        for episode in episodes
+        for turn in episode.turns
         if (not team.method.rewarded or turn.role in team.method.rewarded)
         and team.config.hosts[turn.policy.partition("/")[0]].here
         and not team.config.agents[turn.agent].frozen

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comas.game.play import turn_rewards
+from comas.game.play import own_file, turn_rewards
 from comas.team.build import Team
 from comas.types import Episode, HostFailure, Learned, UserMistake
 
@@ -41,11 +41,13 @@ async def learn(
     rewarded = turn_rewards(episodes, team.members)
     doing = f"learning of step {step + 1}"
     learning: dict[str, asyncio.Task[Any]] = {}
-    async with asyncio.TaskGroup() as group:
-        for name, host in team.hosts.items():
-            if host.learns:
-                work = at_host(name, doing, host.learn(rewarded.get(name, {}), scale))
-                learning[name] = group.create_task(work)
+    method = team.method
+    with own_file(method.credit, "credit"), own_file(method.loss, "loss"):
+        async with asyncio.TaskGroup() as group:
+            for name, host in team.hosts.items():
+                if host.learns:
+                    work = at_host(name, doing, host.learn(rewarded.get(name, {}), scale))
+                    learning[name] = group.create_task(work)
     learned = {name: Learned(*task.result()) for name, task in learning.items()}
     means = {turn: noted for of_host in learned.values() for turn, noted in of_host.turns.items()}
     for episode in episodes:

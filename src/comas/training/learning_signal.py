@@ -54,7 +54,7 @@ SHOWN = 80
 
 @dataclass
 class LearningSignal:
-    """Signs that this process has reported."""
+    """Signs of all steps of a run; those that this process has reported."""
 
     config: Config
     method: Method
@@ -83,7 +83,7 @@ class LearningSignal:
         """
         turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
         by_role = grouped((turn.role, turn) for turn in turns)
-        self._count(len(episodes), turns)
+        self._count(len(episodes), turns, policies or {})
         alarms: list[Alarm] = [*self._of_unasked(step)]
         of_replies = [
             alarm for role in by_role for alarm in self._of_replies(step, role, by_role[role])
@@ -99,6 +99,20 @@ class LearningSignal:
             if not of_rewards:
                 alarms += self._of_unrewarded(step)
         return alarms
+
+    def recall(self, metrics: Mapping[str, Any]) -> None:
+        """Count a step that another process took, from its metrics."""
+        self._steps += 1
+        self._discussions += (self.config.questions or 1) * (self.config.samples or 1)
+        for row in metrics.get("replies", ()):
+            name = row["agent"]
+            agent = self.config.agents.get(name)
+            if agent is not None and not agent.frozen:
+                policy = f"{agent.host}/{agent.policy_name(name)}"
+                self._asked[policy] += row["turns"]
+                self._rewarded[policy] += row["paid"]
+            self._rewarded[row["role"]] += row["paid"]
+        self._count_still(metrics["policies"])
 
     def news(self, signs: Sequence[Alarm]) -> list[Alarm]:
         """Return those signs that this process has not reported yet."""
@@ -138,6 +152,8 @@ class LearningSignal:
         for role, turns in by_role.items():
             if self.method.remembers and (self._steps < IN_TURN or self._rewarded[role]):
                 continue
+            if all(self._learns_nothing_on_purpose(turn) for turn in turns):
+                continue
             if role in self.method.rewarded and not any(turn.reward is not None for turn in turns):
                 text = (
                     f"none of {len(turns)} replies as {role} is rewarded, so that role learns"
@@ -163,11 +179,9 @@ class LearningSignal:
         self, step: int, turns: Sequence[Turn], policies: Mapping[str, Mapping[str, float]]
     ) -> Iterator[Alarm]:
         """Policies whose gradient was exactly 0, with the cause."""
-        for policy, statistics in policies.items():
-            if statistics.get("grad_norm") != 0 or statistics.get("skipped"):
-                self._still[policy] = 0
+        for policy in policies:
+            if not self._still[policy]:
                 continue
-            self._still[policy] = self._still.get(policy, 0) + 1
             rewarded = [turn for turn in turns if turn.policy == policy and is_compared(turn)]
             cause = groups_of_one(rewarded, turns)
             if cause is None and self._still[policy] >= STILL:
@@ -192,9 +206,22 @@ class LearningSignal:
                 )
                 yield Alarm(step, "still", (policy,), 1.0, text)
 
-    def _count(self, discussions: int, turns: Sequence[Turn]) -> None:
+    def _learns_nothing_on_purpose(self, turn: Turn) -> bool:
+        """Whether a turn needs no reward: its agent is frozen, or nothing was generated."""
+        return turn.agent in self._frozen_agents() or "weights" in turn.info
+
+    def _frozen_agents(self) -> set[str]:
+        return {name for name, agent in self.config.agents.items() if agent.frozen}
+
+    def _count(
+        self,
+        discussions: int,
+        turns: Sequence[Turn],
+        policies: Mapping[str, Mapping[str, float]],
+    ) -> None:
         """Count a step into what is known of all steps so far."""
-        frozen = {name for name, agent in self.config.agents.items() if agent.frozen}
+        self._count_still(policies)
+        frozen = self._frozen_agents()
         self._steps += 1
         self._discussions += discussions
         for turn in turns:
@@ -202,6 +229,12 @@ class LearningSignal:
                 self._asked[turn.policy] += 1
                 self._rewarded[turn.policy] += turn.reward is not None
             self._rewarded[turn.role] += turn.reward is not None
+
+    def _count_still(self, policies: Mapping[str, Mapping[str, float]]) -> None:
+        """Count the steps in a row in which a policy had no gradient."""
+        for policy, statistics in policies.items():
+            is_still = statistics.get("grad_norm") == 0 and not statistics.get("skipped")
+            self._still[policy] = self._still.get(policy, 0) + 1 if is_still else 0
 
     def _of_unasked(self, step: int) -> Iterator[Alarm]:
         """Policies that are to learn, and that nobody has asked anything so far."""

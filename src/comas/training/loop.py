@@ -91,6 +91,7 @@ class Session:
         self.memory.begin(run, start)
         for metrics in run.metrics():
             self._count(metrics)
+            self.signal.recall(metrics)
         # a better checkpoint was lost
         if (marker := run.marker()) is not None and (best := marker.get("best")) != self.best[1]:
             means = {

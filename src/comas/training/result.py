@@ -23,7 +23,7 @@ LAST = 10
 """Steps over which figures are averaged."""
 FIGURES = {
     "pay": ("accuracy", "precision", "recall", "auc"),
-    "judges": ("balanced", "accepts_right", "accepts_wrong"),
+    "judges": ("auc", "balanced", "accepts_right", "accepts_wrong"),
     "variety": ("distinct", "entropy"),
     "posed": ("valid", "distinct", "solvable", "frontier"),
 }

@@ -210,7 +210,7 @@ async def resume_async(
     run = Run.open(path)
     changed = with_host_keys(changes or {}, list(run.config()["hosts"]))
     of_hosts = {key: value for key, value in changed.items() if key not in CHANGES}
-    spending.check_changes(of_hosts, [checked(run.config())])
+    spending.check_changes(of_hosts, [checked(run.config())], sorted(CHANGES))
     run.lock()
     team = None
     try:

@@ -43,14 +43,18 @@ const pick = (table, ...names) => Object.fromEntries(
   Object.entries(table || {}).flatMap(([role, row]) => names.map((name) =>
     [`${role}: ${name.replaceAll("_", " ")}`, row[name]])));
 
+// Judges by the area under their curve where they are weighed: what they accept depends on a bound then.
+const ofJudges = (step, ...names) => Object.assign({}, ...Object.entries(step.judges || {}).map(([role, row]) =>
+  (row.auc === undefined ? pick({ [role]: row }, ...names) : { [`${role}: AUC`]: row.auc })));
+
 const ACCURACY = "Accuracy on questions that are not trained on";
 const FLAT = "Groups without a difference";
 const CHARTS = [
   [ACCURACY, "single answers; 95 % intervals", "share right", [0, 1],
     (step) => ({ mean: step.validation, ...step.validation_by_agent })],
   ["Rewards", "mean over rewarded turns, by role", "reward", null, (step) => step.rewards],
-  ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart",
-    "share accepted", [0, 1], (step) => pick(step.judges, "accepts_right", "accepts_wrong")],
+  ["Judges against labels", "how often they accept right and wrong work: these ought to lie apart; AUC of P(True): .5 is chance",
+    "share", [0, 1], (step) => ofJudges(step, "accepts_right", "accepts_wrong")],
   [FLAT, "rewards that are all equal: nothing can be learnt from these rows", "share of groups", [0, 1],
     (step) => Object.fromEntries(Object.entries(step.signal || {})
       .map(([role, { groups, flat }]) => [role, groups ? flat / groups : null]))],

@@ -44,7 +44,7 @@ function truthPage(folder, from, to) {
   const open = (step) => go(Math.max(1, step - 4), Math.min(folder.steps.length, step + 5));
   const curves = chart({ title: "Judges against labels", axis: "share", range: [0, 1], open, marks: notesOf([folder]),
     says: "a click chooses ten steps around it for the tables below",
-    series: seriesOf((step) => pick(step.judges, "accepts_right", "accepts_wrong", "balanced"), [folder]) });
+    series: seriesOf((step) => ofJudges(step, "accepts_right", "accepts_wrong", "balanced"), [folder]) });
   const roles = [...groupedBy(rows, (row) => row.role)];
   const kinds = ["rewarded-but-wrong", "right-but-unrewarded", "misjudged", "unreadable"];
   return [h("h1", {}, "Judges against truth"), curves, range,
