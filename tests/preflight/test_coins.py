@@ -27,7 +27,7 @@ TRIES = 100
 def said_of(
     rng: random.Random, dissenting: int, right: float | None, knows: float, graded: bool
 ) -> Counter[str]:
-    """Verdicts of one preflight on the five forms of judging: judges put the majority's work first,
+    """Verdicts of one preflight on all forms of judging: judges put the majority's work first,
     or with labels the right one, with a probability of `knows`, and work is right at this rate.
     """
     labels: dict[str, bool] = {}
@@ -81,7 +81,7 @@ def test_a_coin_is_hardly_ever_told_that_it_can_learn(
 ) -> None:
     rng = random.Random(f"{dissenting} {right} {graded}")
     tries = [said_of(rng, dissenting, right, 0.5, graded) for _ in range(TRIES)]
-    # of all five forms at once; .05 is what is allowed, and .12 is three standard errors above
+    # of all forms at once; .05 is what is allowed, and .12 is three standard errors above
     assert sum(said["can learn"] > 0 for said in tries) / TRIES < 0.12
     if dissenting <= 16:
         assert sum(said["will not"] > 0 for said in tries) / TRIES < 0.12

@@ -22,7 +22,7 @@ import comas
 from comas.cli.preflight import training_with
 from comas.display import Display, amount
 from comas.evaluation.preflight import (
-    P_TRUE,
+    ANSWERS_FIRST,
     Advice,
     Judged,
     Judgement,
@@ -56,7 +56,7 @@ QUESTIONS = [
     pick.make_question(offer, int(key.split()[-1]), "three")
     for offer, key in zip(OFFERS, RIGHTS, strict=True)
 ]
-COMAS = f"comas {P_TRUE}"
+COMAS = f"comas {ANSWERS_FIRST}"
 WRONG = "4 + 6 = 10 + 1 = 11"
 
 
@@ -170,6 +170,8 @@ def test_a_team_whose_beliefs_know_what_it_cannot_say() -> None:
     judges = by_mode(found)
     assert judges["text"].unreadable == 1.0
     assert judges["p_true"].against_truth == 1.0
+    assert judges["p_true beside own answer"].against_truth == 1.0
+    assert judges["p_true beside own answer"].n == judges["p_true"].n > 0
     said = {one.method: one for one in found.methods}
     assert said["comas score=text evaluate=false"].verdict == "not known"  # of so few verdicts
     assert "verdicts cannot be read" in said["comas score=text evaluate=false"].why
@@ -336,7 +338,7 @@ def test_how_far_it_is_is_told_while_it_asks(
     found = run_preflight(["tiny"], {"threads": 1}, 4, 2, False, Listening())
     assert found.questions == 4
     assert [heard[0].stage, heard[1].stage] == ["loading", "asking"]
-    assert amount(heard[1]) == "0 of at most 60 replies"
+    assert amount(heard[1]) == "0 of at most 68 replies"
     display = Display(Console(file=StringIO(), width=200, force_terminal=True))
     display.working(heard[1])
     assert display.bars.tasks[0].description == "asking"

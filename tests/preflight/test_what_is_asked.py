@@ -110,7 +110,7 @@ def test_as_many_questions_are_asked_as_fit_into_minutes(minutes: float | None, 
     heard: list[str] = []
     found = preflight("tiny", questions=7, answers=2, minutes=minutes, tell=heard.append, threads=1)
     assert found.questions == asked
-    assert heard[0].startswith("asking 7 questions of pick, 2 times each: at most 105 replies")
+    assert heard[0].startswith("asking 7 questions of pick, 2 times each: at most 119 replies")
     assert heard[1] == "7 questions: intervals say next to nothing, ask 16 or more"
     assert any("for the other 3 questions" in line for line in heard) == (asked == 7)
     assert any("fit into" in line for line in heard) == (minutes is not None)

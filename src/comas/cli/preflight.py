@@ -17,7 +17,7 @@ from rich.table import Table
 from comas.cli.output import Json, print_json, print_note, split
 from comas.config.systems import is_run
 from comas.display import clean, watcher
-from comas.evaluation.preflight import P_TRUE, Advice, Preflight, run_preflight
+from comas.evaluation.preflight import ANSWERS_FIRST, Advice, Preflight, run_preflight
 from comas.models.sources import is_shipped
 from comas.program import command
 from comas.stats import Interval, spelt
@@ -72,7 +72,7 @@ def training_with(
     if len(bases) != 1 or bases[0].endswith(".toml") or is_run(bases[0]):
         return None
     verdicts = {advice.method: advice.verdict for advice in methods}
-    if verdicts.get(f"comas {P_TRUE}") == "can learn":
+    if verdicts.get(f"comas {ANSWERS_FIRST}") == "can learn":
         chosen = ["method=comas", "agents=2"]
         if is_shipped(bases[0]):  # others have it by default
             chosen.append("preset=p_true")

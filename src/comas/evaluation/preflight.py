@@ -49,18 +49,23 @@ JudgeMode = Literal[
     "p_true",
     "text after criticism",
     "p_true after criticism",
+    "p_true beside own answer",
     "own answer",
 ]
 MODES: Sequence[JudgeMode] = get_args(JudgeMode)
 """How a judge is had: the first three are what `options.score` may be, without criticism; an own
 answer accepts work that gives the same.
 """
+OF_WORK = MODES[:-2]
+"""Modes of judges that have not answered the question themselves."""
 JUDGED = 2 * len(MODES) + 1
-"""Replies to a question besides its answers, at most: of two works five verdicts and a criticism
+"""Replies to a question besides its answers, at most: of two works six verdicts and a criticism
 each, and an own answer.
 """
 P_TRUE = "score=p_true evaluate=false"
+ANSWERS_FIRST = "preset=p_true"
 FORMS: Mapping[str, JudgeMode] = {
+    ANSWERS_FIRST: "p_true beside own answer",
     "score=text evaluate=false": "text",
     "score=expected evaluate=false": "expected",
     P_TRUE: "p_true",
@@ -74,10 +79,8 @@ FEW = 16
 """Questions below which intervals are too wide to say anything."""
 UNREADABLE = 0.5
 """Share of replies that cannot be read from which nobody learns from the others either."""
-LEVEL = 0.99
-"""Level of the intervals that decide: five forms of judging are advised on at a time, so that .05
-is left for all of them together.
-"""
+LEVEL = 1 - 0.05 / len(FORMS)
+"""Level of the intervals that decide: .05 is left for all forms of judging together."""
 LITTLE = 0.55
 """Share of the pairs, .5 being chance, that a judge prefers rightly at most, where more are not
 worth training with: said only where the whole interval is below.
@@ -378,13 +381,13 @@ async def play(
     works = chosen_works(solutions, rng, task, pairs=1, negatives="rarest", balanced=True)
     judges = [draw_judge(agents, rng, "scoring", work.agent) for work, _ in works]
     critics = [draw_judge(agents, rng, "evaluation", work.agent) for work, _ in works]
-    alone = draw_judge(agents, rng, "solution", *[work.agent for work, _ in works])
+    alone = draw_judge(agents, rng, "scoring", *[work.agent for work, _ in works])
     asks = [
         _judge(question, work, side, judge, critic, task)
         for (work, side), judge, critic in zip(works, judges, critics, strict=True)
     ]
     if works:
-        asks.append(_answer_alone(question, works, alone, prompt, task))
+        asks.append(_answer_first(question, works, alone, prompt, task))
     await together(asks)
     return answer
 
@@ -392,28 +395,35 @@ async def play(
 async def _judge(
     question: Question, work: Turn, side: bool, judge: Agent, critic: Agent, task: Task
 ) -> None:
-    """Have a work judged in every mode but by an own answer, and note on each scoring how it was
+    """Have a work judged in every mode without an own answer, and note on each scoring how it was
     had, and how far it accepts which work.
     """
     shown = defuse(task.shown(question, work.text))
     evaluation = None
-    for mode in MODES[:-1]:
+    for mode in OF_WORK:
         score, *criticised = mode.split(" after ")
         if criticised and evaluation is None:
             evaluation = await criticise(question, work, shown, critic, task, own=None)
         turn = await score_work(question, work, shown, evaluation, judge, task, cast(Score, score))
-        turn.info["mode"] = mode
-        turn.info["judged"] = [[work.id, side, acceptance(turn)]]
+        _note(turn, mode, work, side)
 
 
-async def _answer_alone(
+def _note(turn: Turn, mode: JudgeMode, work: Turn, side: bool) -> None:
+    """Note on a scoring how it was had, and how far it accepts which work."""
+    turn.info["mode"] = mode
+    turn.info["judged"] = [[work.id, side, acceptance(turn)]]
+
+
+async def _answer_first(
     question: Question,
     works: Sequence[tuple[Turn, bool]],
     agent: Agent,
     prompt: str,
     task: Task,
 ) -> None:
-    """Have the question answered once more, and note which of the works the answer accepts."""
+    """Have the question answered once more; note which of the works the answer accepts, and have
+    them judged beside it.
+    """
     turn = await agent.ask("blind", prompt)
     await decide(question, [turn], task)
     readable = turn.info["answer"] is not None
@@ -421,6 +431,14 @@ async def _answer_alone(
         [work.id, side, float(agrees(turn, work.info["answer"], task)) if readable else None]
         for work, side in works
     ]
+    own = defuse(task.shown(question, turn.text)) if readable else None
+    shown = [defuse(task.shown(question, work.text)) for work, _ in works]
+    scorings = await together(
+        score_work(question, work, text, None, agent, task, "p_true", own)
+        for (work, _), text in zip(works, shown, strict=True)
+    )
+    for scoring, (work, side) in zip(scorings, works, strict=True):
+        _note(scoring, "p_true beside own answer", work, side)
 
 
 # --- what it comes to
@@ -634,7 +652,8 @@ def advice(result: Preflight) -> list[Advice]:
         form: _of_judges(f"comas {form}", by_mode[mode], result.questions)
         for form, mode in FORMS.items()
     }
-    telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
+    tried = (ANSWERS_FIRST, P_TRUE, "score=text")
+    telling = [form for form in tried if judges[form].verdict == "can learn"]
     if P_TRUE in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
