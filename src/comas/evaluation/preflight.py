@@ -652,8 +652,7 @@ def advice(result: Preflight) -> list[Advice]:
         form: _of_judges(f"comas {form}", by_mode[mode], result.questions)
         for form, mode in FORMS.items()
     }
-    tried = (ANSWERS_FIRST, P_TRUE, "score=text")
-    telling = [form for form in tried if judges[form].verdict == "can learn"]
+    telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
     if P_TRUE in telling:
         # three of six long runs ended so (docs/results-pretrained.md, "Sixteen times the tokens")
         why = (
