@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from comas.config.schema import Config
@@ -208,8 +209,9 @@ class LearningSignal:
 
     def _learns_nothing_on_purpose(self, turn: Turn) -> bool:
         """Whether a turn needs no reward: its agent is frozen, or nothing was generated."""
-        return turn.agent in self._frozen_agents() or "weights" in turn.info
+        return turn.agent in self._frozen_agents or "weights" in turn.info
 
+    @cached_property
     def _frozen_agents(self) -> set[str]:
         return {name for name, agent in self.config.agents.items() if agent.frozen}
 
@@ -221,11 +223,10 @@ class LearningSignal:
     ) -> None:
         """Count a step into what is known of all steps so far."""
         self._count_still(policies)
-        frozen = self._frozen_agents()
         self._steps += 1
         self._discussions += discussions
         for turn in turns:
-            if turn.agent not in frozen:
+            if turn.agent not in self._frozen_agents:
                 self._asked[turn.policy] += 1
                 self._rewarded[turn.policy] += turn.reward is not None
             self._rewarded[turn.role] += turn.reward is not None
