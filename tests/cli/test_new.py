@@ -80,7 +80,7 @@ def test_a_new_task_keeps_its_contract(
         (["method", "my-method"], "my-method: letters, digits and _ are wanted"),
         (["task", "../up"], "letters, digits and _ are wanted"),
         (["task", "there"], "there.py is there already"),
-        (["host", "mine"], "'host' is not one of"),
+        (["host", "mine"], "Invalid value for 'kind': 'host' is not one of"),
     ],
 )
 def test_what_cannot_be_begun_is_one_line(

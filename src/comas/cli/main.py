@@ -100,6 +100,7 @@ FORMER_VERBS = {"compare": "eval A B", "show": "report --discussions", "doctor":
 
 def _with_hint(message: str) -> str:
     """A complaint of the parser about `--steps`, or a verb of 0.1, with what is wanted instead."""
+    message = message.replace(": Value error, ", ": ")  # the words of the parser's own library
     verb = re.search(r"No such command '(\w+)'", message)
     if verb and verb[1] in FORMER_VERBS:
         return f"{command()} {verb[1]} is {command()} {FORMER_VERBS[verb[1]]} now"

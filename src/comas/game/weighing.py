@@ -94,6 +94,20 @@ def said_of(weights: Sequence[float], temperature: float, seed: int) -> tuple[in
     return number, max(0.0, min(edges[number + 1] - point, point - edges[number]))
 
 
+def is_weighing(turn: Turn) -> bool:
+    """Whether a turn chose among given replies (`Agent.weigh`), so that none of its tokens was
+    sampled.
+    """
+    return "weights" in turn.info
+
+
+def is_sampled(turn: Turn) -> bool:
+    """Whether its policy drew all tokens of a turn: they were neither chosen nor given to it
+    (`Agent.tell`).
+    """
+    return not is_weighing(turn) and "told" not in turn.info
+
+
 def shares(turn: Turn) -> list[float]:
     """The shares of a weighed turn's choices, in their order."""
     return shares_of(turn.info["weights"])

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, takers, together
 from comas.game.prompts import Quoted, common_of, defuse, fill, template_of, words
 from comas.game.votes import given
+from comas.game.weighing import is_weighing
 from comas.methods.shared.judging import WEIGHING, Score, read_score, weigh_score
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
@@ -246,7 +247,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         scores: dict[str, list[float | None]] = {solution.id: [] for solution in solutions}
         for scoring in in_role(episode, "scoring"):
             score = scoring.info["score"]
-            if "weights" not in scoring.info:  # weighings are not learnt: all have the same reward
+            if not is_weighing(scoring):  # weighings are not learnt: all have the same reward
                 scoring.reward = -1.0 if score is None else 0.0
             judged = turns[scoring.about or ""]
             if judged.role == "evaluation":

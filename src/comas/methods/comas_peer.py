@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from comas.game.weighing import expected
+from comas.game.weighing import expected, is_weighing
 from comas.methods import comas
 from comas.methods.comas import play
 from comas.methods.comas_agree import STABLE, judgings_of, reward_judges
@@ -59,7 +59,7 @@ def acceptance(scoring: Turn) -> float | None:
     """Return how far a scoring accepts its work: 1 for a score of 2 or 3 and 0 for 1; of an
     expected score the probability of these two marks. None where it cannot be read.
     """
-    if "weights" in scoring.info:
+    if is_weighing(scoring):
         return expected(scoring, [float(mark > 1) for mark in scoring.info["marks"]])
     score = scoring.info["score"]
     return None if score is None else float(score > 1)

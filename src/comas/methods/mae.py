@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from comas.game.agent import Agent, choose, together
 from comas.game.prompts import defuse, words
 from comas.game.votes import given
+from comas.game.weighing import is_weighing
 from comas.methods.azr import draw, start
 from comas.methods.shared import posing
 from comas.methods.shared.judging import JUDGING, Score, judge, share, weigh_score
@@ -112,7 +113,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         judgements = in_role(episode, "rating", "judging")
         scores = {turn.about: turn.info["score"] for turn in judgements}
         for turn in judgements:
-            if "weights" not in turn.info:  # all would have the same reward
+            if not is_weighing(turn):  # all would have the same reward
                 turn.reward = float(turn.info["score"] is not None)
         solutions = in_role(episode, "solution")
         for turn in solutions:

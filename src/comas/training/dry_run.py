@@ -17,6 +17,7 @@ from comas.config.plan import ADAPTER_RATE, Plan
 from comas.config.schema import Config
 from comas.game.agent import derive_seed
 from comas.game.play import GameContext, play_all, settle_all
+from comas.game.weighing import is_weighing
 from comas.machine import peak_bytes
 from comas.team.build import Team, build_team
 from comas.testing.methods import ALONE, compares_nothing
@@ -172,7 +173,7 @@ def _learning_turns(team: Team, episodes: Sequence[Episode]) -> list[Turn]:
         if (not team.method.rewarded or turn.role in team.method.rewarded)
         and team.config.hosts[turn.policy.partition("/")[0]].here
         and not team.config.agents[turn.agent].frozen
-        and ("weights" not in turn.info or turn.reward is not None)
+        and (turn.reward is not None or not is_weighing(turn))
     ]
 
 

@@ -19,6 +19,7 @@ from comas.config.schema import Config
 from comas.game.dialogue import called, failing
 from comas.game.judgements import unreadable
 from comas.game.play import room_of
+from comas.game.weighing import is_weighing
 from comas.hooks import Alarm
 from comas.training.metrics import grouped, signal_in
 from comas.types import Episode, Method, Role, Task, Turn
@@ -209,7 +210,7 @@ class LearningSignal:
 
     def _learns_nothing_on_purpose(self, turn: Turn) -> bool:
         """Whether a turn needs no reward: its agent is frozen, or nothing was generated."""
-        return turn.agent in self._frozen_agents or "weights" in turn.info
+        return turn.agent in self._frozen_agents or is_weighing(turn)
 
     @cached_property
     def _frozen_agents(self) -> set[str]:

@@ -22,6 +22,7 @@ from comas.game.cost import cost as cost_of
 from comas.game.cost import tally
 from comas.game.judgements import accepts, is_work, unreadable, work_judged
 from comas.game.votes import alike
+from comas.game.weighing import is_sampled
 from comas.objective.rewards import earned
 from comas.objective.spread import is_flat
 from comas.seams import TIE
@@ -229,17 +230,10 @@ def variety(step: StepRecord) -> Figures | None:
         answers = [[_answer(turn, step) for turn in turns] for turns in several]
         figures["distinct"] = mean([len(alike(of_question, step.task)) for of_question in answers])
     learning = {f"{host}/{policy}" for host, one in step.learned.items() for policy in one.policies}
-    sampled = [turn for turn in step.turns if turn.policy in learning and _is_sampled(turn)]
+    sampled = [turn for turn in step.turns if turn.policy in learning and is_sampled(turn)]
     if tokens := sum(turn.tokens for turn in sampled):
         figures["entropy"] = -math.fsum(turn.logprob for turn in sampled) / tokens
     return figures or None
-
-
-def _is_sampled(turn: Turn) -> bool:
-    """Whether all tokens of a turn were drawn by its policy; those of a choice that was weighed and
-    of words that were given were not.
-    """
-    return "weights" not in turn.info and "told" not in turn.info
 
 
 def _answer(turn: Turn, step: StepRecord) -> str | None:

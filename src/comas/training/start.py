@@ -19,6 +19,7 @@ from comas.config.plan import Plan, plan
 from comas.config.plugins import check_trackers, load_plugin
 from comas.config.rehearsal import rehearse
 from comas.config.schema import CHANGES, Config, checked, read, values_of, with_host_keys
+from comas.game.weighing import is_sampled
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
@@ -55,9 +56,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
         check_free(planned.config.out)
     asked = of_run(planned.config, planned.task, note)
     turns = rehearsed(planned, asked.train[0])
-    # what is given or weighed generates nothing
-    sampled = [turn for turn in turns if not {"told", "weights"} & turn.info.keys()]
-    check_room(planned, [turn.role for turn in sampled])
+    check_room(planned, [turn.role for turn in turns if is_sampled(turn)])
     hints = [_unasked(planned), _unread(planned, asked.train), _without_its_team(planned)]
     if "max_tokens" in config.model_fields_set:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
