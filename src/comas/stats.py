@@ -220,10 +220,10 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tupl
     two-sided p of a mean of 0.
 
     `values_SQ[s][q]` is what run s made of question q, or by how much it did better in one way than
-    in another. Crossed random
-    effects: var = (MS_run + MS_question - MS_rest) / (S Q), its degrees of freedom after
-    Satterthwaite (1946). With one run there
-    is nothing to learn about others: a ValueError.
+    in another. Crossed random effects: var = (MS_run + MS_question - MS_rest) / (S Q), its degrees
+    of freedom after Satterthwaite (1946); but no less than the larger of MS_run and MS_question,
+    whose own degrees of freedom then count. With one run there is nothing to learn about others: a
+    ValueError.
     """
     array = np.asarray(values_SQ, dtype=np.float64)
     if array.ndim != 2 or min(array.shape) < 2:
@@ -233,9 +233,14 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tupl
     S, Q = array.shape
     squares = _mean_squares(array)
     parts = [(squares[0], S - 1), (squares[1], Q - 1), (-squares[2], (S - 1) * (Q - 1))]
-    # an estimate may come out too small
-    variance = max(sum(square for square, _ in parts), squares[0], squares[1]) / (S * Q)
-    return _t_test(float(array.mean()), variance, _satterthwaite(parts), Q, level)
+    total = sum(square for square, _ in parts)
+    df = _satterthwaite(parts)
+    least, df_of_least = max(parts[:2])
+    if total < least:  # an estimate that came out too small
+        total = least
+        if S > 2:  # with two runs, the many degrees of freedom of questions held too seldom
+            df = df_of_least
+    return _t_test(float(array.mean()), total / (S * Q), df, Q, level)
 
 
 def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
@@ -266,7 +271,7 @@ def _t_test(
     df = max(1.0, df)
     error = math.sqrt(variance)
     if error < 1e-12:  # all say the same, but for rounding: what chance makes of n equal signs
-        return _unanimous(mean, n, level), 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
+        return _unanimous(mean, n, level), 1.0 if abs(mean) < 1e-12 else min(1.0, 2.0 ** (1 - n))
     half = _quantile_of_t(0.5 + level / 2, df) * error
     p = 2 * float(stdtr(df, -abs(mean) / error))
     return Interval(mean, mean - half, mean + half, n), p

@@ -111,12 +111,12 @@ def test_former_monitors_watch_no_run_and_runs_that_had_them_are_read() -> None:
 
 def test_keys_of_hosts_are_meant_at_the_top_level_only_where_they_may_stand_there() -> None:
     two = {"hosts": {"one": {}, "two": {}}}
-    assert read(None, {"hosts": {"one": {}}, "concurrency": 5}).hosts["one"].concurrency == 5
-    with pytest.raises(UserMistake, match=r"concurency: .* concurrency"):
-        read(None, {"hosts": {"one": {}}, "concurency": 5})
-    with pytest.raises(UserMistake, match="concurency") as caught:
-        read(None, {**two, "concurency": 5})
-    assert "concurrency" not in str(caught.value)
+    assert read(None, {"hosts": {"one": {}}, "max_rows": 5}).hosts["one"].max_rows == 5
+    with pytest.raises(UserMistake, match=r"max_row: .* max_rows"):
+        read(None, {"hosts": {"one": {}}, "max_row": 5})
+    with pytest.raises(UserMistake, match="max_row") as caught:
+        read(None, {**two, "max_row": 5})
+    assert "max_rows" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

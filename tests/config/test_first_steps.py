@@ -21,6 +21,7 @@ from comas.config.checks import check_roles, shipped_roles
 from comas.config.schema import settings_of
 from comas.config.systems import system_plan
 from comas.evaluation import spec
+from comas.evaluation.preflight import planned_team
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.setups import chosen_setup
 from comas.evaluation.spec import EvaluationPlan
@@ -30,9 +31,10 @@ from comas.models.sources import at_hand, config_folder
 from comas.storage.run import Run
 from comas.sync import run_sync
 from comas.team.build import outline
+from comas.training.start import _unasked
 from comas.types import UserMistake
 from tests.support.command import run
-from tests.support.runs import run_of
+from tests.support.runs import planned, run_of
 
 
 @pytest.fixture(scope="module")
@@ -359,3 +361,13 @@ def test_discussions_are_narrowed_to_a_step_and_a_question(
     assert [one["question"]["id"] for one in said["discussions"]] == [asked]
     assert run(["report", "runs/first", "--step", "1"], monkeypatch) == 2
     assert "--step, --question, --only and --limit are of --discussions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["pick", "sums", "constraints"])
+def test_the_preflight_that_is_pointed_to_can_be_run(task: str, untaught: Path) -> None:
+    hint = _unasked(planned([f"base={untaught}", f"task={task}", "method=comas", "lr=1"]))
+    assert hint is not None
+    base, *words = shlex.split(hint.partition(" preflight ")[2])
+    assert base == str(untaught)
+    asked = planned_team([base], settings_of(words)).config
+    assert asked.task_options == planned_team([base], {"task": task}).config.task_options

@@ -159,6 +159,34 @@ def test_a_presets_task_options_are_for_the_methods_own_task() -> None:
     assert other.task_options["form"] == "three", "of the task, which nobody changed"
 
 
+@pytest.mark.parametrize(("method", "form"), [("ssp", "answers"), ("spell", "pages")])
+def test_naming_a_methods_own_task_changes_nothing(method: str, form: str) -> None:
+    for pairs in ([], ["task=facts"]):
+        config = runs.planned([f"method={method}", *pairs]).config
+        assert config.task_options["form"] == form
+    own = runs.planned([f"method={method}", "task=facts", "task_options.form=chains"]).config
+    assert own.task_options["form"] == "chains"
+
+
+def test_naming_a_methods_own_base_changes_nothing() -> None:
+    bare = runs.planned(["method=self_redteam"])
+    named = runs.planned(["method=self_redteam", "base=tiny-gate"])
+    assert [p.lr for p in named.policies] == [p.lr for p in bare.policies]
+
+
+@pytest.mark.parametrize("method", ["sppo", "srlm"])
+def test_a_kl_beside_a_credit_that_has_none_is_refused(method: str) -> None:
+    with pytest.raises(UserMistake, match=r"kl\.solution: the credit of method .* has no KL"):
+        check_training(runs.planned([f"method={method}", "kl.solution=0.5"]))
+    check_training(runs.planned([f"method={method}", "kl.solution=0"]))
+
+
+@pytest.mark.parametrize("pair", ["concurrency=4", "timeout=5", "retries=1", "logprobs=true"])
+def test_what_only_an_api_reads_is_refused_at_a_host_with_weights(pair: str) -> None:
+    with pytest.raises(UserMistake, match="is for a host behind an API"):
+        read(None, [f"hosts.home.{pair}"])
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -119,7 +119,8 @@ def test_alternatives_are_named_by_their_bytes_where_a_server_tells_them() -> No
     ]
     body = said("Yes", logprobs={"content": [{"top_logprobs": raw}]})
     first = read_completion(json.dumps(body).encode()).first
-    assert first == {"Yes": -0.5, "No": -1.5, "Maybe": -2.5}
+    assert first is not None
+    assert first.by_text == {"Yes": -0.5, "No": -1.5, "Maybe": -2.5}
 
 
 def test_words_that_differ_by_spaces_alone_do_not_share_a_weight(serve: Any, host_at: Any) -> None:
@@ -160,4 +161,12 @@ def test_a_word_that_is_next_to_impossible_was_told_all_the_same() -> None:
     """Its probability is 0 in float64, its log-prob is not."""
     listed = [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -800.0}]
     body = said("Yes", logprobs={"content": [{"top_logprobs": listed}]})
-    assert read_completion(json.dumps(body).encode()).first == {"Yes": 0.0, "No": -800.0}
+    assert read_completion(json.dumps(body).encode()).first == ({"Yes": 0.0, "No": -800.0}, -800.0)
+
+
+def test_spellings_that_are_added_up_do_not_raise_the_bound(serve: Any, host_at: Any) -> None:
+    """The least likely beginning that is told counts by itself, not with its other spellings."""
+    listed = told(("Yes", 0.98), (" Yes", 0.01))
+    host = host_at(serve(answers(said("Yes", logprobs=listed))).url)
+    reply = asyncio.run(weigh(host, ["Yes", "No"], temperature=0.0))
+    assert reply.weights == pytest.approx((math.log(0.99), math.log(0.01)))

@@ -340,6 +340,17 @@ def test_a_question_on_which_judges_do_not_hold_with_the_majority_pays_nobody() 
     assert paid_for(turns, gate=False)["s0"] == 1.0
 
 
+def test_the_gate_does_not_take_an_unreadable_score_for_a_rejection() -> None:
+    unread = voted("7", "7", "7", "9") + judged("s0", True, None, "7") + judged("s3", False, 1, "9")
+    paid = paid_for(unread)
+    assert (paid["s0"], paid["s0.c"], paid["s3.c"]) == (1.0, -1.0, 1.0)
+    two = voted("7", "7", "7", "9") + judged("s0", True, 1, "7")
+    two.append(turn("more.c", "scoring", "s0", score=None, side=True))
+    paid = paid_for(two)
+    assert paid.pop("more.c") == -1.0, "what cannot be read costs its scorer behind the gate too"
+    assert set(paid.values()) == {None}
+
+
 def test_of_expected_scores_the_gate_asks_for_more_belief_in_the_majority() -> None:
     for believed, is_open in (((0.6, 0.2, 0.2), True), ((0.9, 0.05, 0.05), False)):
         turns = voted("7", "7", "7", "9")

@@ -143,6 +143,14 @@ def test_mae_pays_thirds_and_halves() -> None:
     malformed = episode(turn("p", "propose", posed=None))
     mae.settle([malformed], pick.task)
     assert pay(malformed) == {"p": 0.0}
+    unread = episode(
+        turn("p", "propose", posed="1 2 4 6 -> 7"),
+        turn("p.r", "rating", score=1.0),
+        turn("p.s0", "solution", readable=True),
+        turn("p.s0.j", "judging", score=None),
+    )
+    mae.settle([unread], pick.task)
+    assert pay(unread)["p"] is None, "how hard it is nobody could read"
 
 
 def test_azr_pays_by_rule_and_by_difficulty() -> None:
@@ -333,6 +341,8 @@ def test_knowrl_pays_for_agreeing_with_oneself() -> None:
     )
     knowrl.settle([torn], pick.task)
     assert set(pay(torn).values()) == {0.0}, "a tie is no majority"
+    unasked = episode(turn("p", "propose", posed=None))
+    assert knowrl.update({"examples": []}, [unasked], pick.task, consistent=0.0) == {"examples": []}
     state = {"examples": ["a"]}
     assert knowrl.update(state, [found], pick.task, consistent=0.6) == state
     both = knowrl.update(state, [found], pick.task, consistent=0.5)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from types import ModuleType
 
 import pytest
 
 from comas.config.plugins import load_plugin
-from comas.methods import comas_agree, comas_rules, mae
+from comas.methods import comas_agree, comas_peer, comas_rules, mae
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
 from comas.types import COMMON_KINDS, Episode, Turn
@@ -101,3 +102,38 @@ def test_a_game_that_changes_its_record_breaks_the_contract() -> None:
     spoilt = dataclasses.replace(mae.method, play=play, settle=lambda episodes, task: None)
     with pytest.raises(AssertionError, match="the state was changed"):
         check_method(spoilt, pick.task, QUESTIONS, golden_script)
+
+
+def criticised(
+    critic: str, scorer: str, score: int | None, *others: tuple[str, int], work: str = "s"
+) -> Episode:
+    """A solution that is scored after a criticism, and by others without one."""
+    turns = [
+        turn(work, "solution", RIGHT, None, readable=True),
+        turn(f"{work}e", "evaluation", "", work, f"h/{critic}"),
+        turn(f"{work}c", "scoring", "", f"{work}e", f"h/{scorer}", score=score),
+    ]
+    for place, (judge, said) in enumerate(others):
+        turns.append(turn(f"{work}o{place}", "scoring", "", work, f"h/{judge}", score=said))
+    return Episode(work, QUESTIONS[0], turns)
+
+
+@pytest.mark.parametrize("method", [comas_agree, comas_peer])
+def test_a_critic_is_not_paid_for_agreeing_with_its_own_scores(method: ModuleType) -> None:
+    own_alone = criticised("a1", "a2", 1, ("a1", 1), ("a1", 1))
+    method.settle([own_alone], pick.task)
+    assert pay(own_alone)["se"] is None
+    elsewhere = criticised("a1", "a2", 1, ("a3", 1), work="t")
+    beside_another = criticised("a1", "a2", 3, ("a1", 1), ("a1", 1), ("a3", 3))
+    method.settle([beside_another, elsewhere], pick.task)
+    agreeing = criticised("a1", "a2", 3, ("a1", 3), ("a1", 3), ("a3", 3))
+    method.settle([agreeing, elsewhere], pick.task)
+    assert pay(agreeing)["se"] == pay(beside_another)["se"] is not None
+
+
+def test_of_peers_one_whose_scores_cannot_be_read_says_nothing() -> None:
+    found = criticised("a1", "a3", None, ("a2", 3))
+    more = criticised("a1", "a2", 1, ("a4", 3), work="t")
+    comas_peer.settle([found, more], pick.task)
+    paid = pay(found)
+    assert (paid["sc"], paid["se"], paid["so0"]) == (-1.0, None, None)

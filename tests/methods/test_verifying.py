@@ -186,3 +186,19 @@ def test_it_brings_its_world() -> None:
         == set(agent0_vl.method.kl)
         == {"solution", "repair", "reading"}
     )
+
+
+def test_a_reading_that_cannot_be_read_confirms_nothing_and_denies_nothing() -> None:
+    def mumbles(policy: str, role: str, prompt: str, seed: int) -> str:
+        return "hm" if role == "reading" else said(policy, role, prompt, seed)
+
+    said = verifier()
+    ends = [end for episode in played({}, mumbles) for end in final(episode)]
+    assert {end.info["sure"] for end in ends if end.info["answer"] is not None} == {0.0}
+    readings = [reading("s", True), reading("s", False), reading("t", True)]
+    unread = reading("t", False)
+    unread.info["confirms"] = None
+    answers = [answer("s", "9", 2 / 3), answer("t", "12", -2 / 3)]
+    agent0_vl.settle([episode(*answers, *readings, unread)], facts.task)
+    assert unread.reward is None
+    assert [found.info["raw"] for found in readings] == [1.0, 0.0, 0.0]

@@ -27,6 +27,7 @@ from comas.evaluation.preflight import (
     Judged,
     Judgement,
     Preflight,
+    _truth,
     advice,
     examined,
     information,
@@ -40,7 +41,7 @@ from comas.hooks import Hook, Progress
 from comas.stats import Interval
 from comas.tasks import pick
 from comas.testing import scripted_team
-from comas.types import Question, Reply, UserMistake
+from comas.types import Question, Reply, Turn, UserMistake
 from tests.support import runs
 from tests.support.command import run
 from tests.support.endpoint import answers, said
@@ -91,6 +92,24 @@ def test_beliefs_are_cut_at_their_median_so_that_their_level_says_nothing() -> N
     assert high.j is not None
     assert low.j.mean == high.j.mean == pytest.approx(2 / 3)
     assert low.prefers == high.prefers
+
+
+def test_a_belief_at_the_median_counts_as_half() -> None:
+    pairs = [(1.0, 1.0 if place % 4 else low) for place in range(20) for low in (0.1,)]
+    found = judged("p_true", verdicts(*pairs))
+    assert found.accepts_majority == 0.5
+    assert found.accepts_rarest == pytest.approx(0.5 * 15 / 20)
+
+
+def test_a_majority_is_right_where_any_of_its_works_is_known_to_be() -> None:
+    works = [
+        Turn(f"t{place}", "a", "h/a", "solution", "", says, True, 0, info={"answer": says})
+        for place, says in enumerate("5557")
+    ]
+    known = {"t1": True, "t2": True, "t3": False}  # the verifier broke down over t0
+    found = _truth([works], known, pick.task)
+    assert found["majority"] == 1.0
+    assert math.isnan(_truth([works], {"t3": False}, pick.task)["majority"])
 
 
 def test_what_cannot_be_read_is_counted_and_compares_nothing() -> None:

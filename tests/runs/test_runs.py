@@ -92,6 +92,68 @@ def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: 
     assert essence(Run(folder)) == essence(whole)
 
 
+def test_a_budget_of_tokens_may_be_taken_away(
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_folder = run_of(tmp_path / "r", untaught, tokens=500, steps=50)
+    done = len(list(run_folder.metrics()))
+    assert run(["resume", str(run_folder.path), "tokens=none", f"steps={done}"], monkeypatch) == 0
+    assert "tokens" not in run_folder.config()
+    assert run(["resume", str(run_folder.path), f"steps={done + 1}"], monkeypatch) == 0
+    assert run(["resume", str(run_folder.path)], monkeypatch) == 0
+    assert "all steps are done" in " ".join(capsys.readouterr().out.split())
+    assert run(["report", str(run_folder.path)], monkeypatch) == 0
+    assert "none" not in capsys.readouterr().out.rpartition("next:")[2]
+
+
+def test_a_rate_that_has_fallen_to_its_end_is_not_gone_on_with(
+    untaught: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    falling = run_of(tmp_path / "r", untaught, steps=2, schedule="linear")
+    assert run(["resume", str(falling.path)], monkeypatch) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing is left to do: all steps are done (2)" in said
+    assert "steps=4" not in said
+
+
+FRAGILE = """
+from dataclasses import replace
+from comas.tasks import pick
+asked = []
+def verify(question, text):
+    asked.append(text)
+    if len(asked) % 3 == 0:
+        raise KeyError("x")
+    return "wrong"
+task = replace(pick.task, name="fragile", verify=verify)
+"""
+
+
+def test_a_verifier_that_fails_ends_no_run(untaught: Path, tmp_path: Path) -> None:
+    """Its answers count as not measured, as in an evaluation, and steps that were learnt stay."""
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    notes: list[str] = []
+
+    class Noting(Hook):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    task = str(tmp_path / "fragile.py")
+    fragile = run_of(
+        tmp_path / "r", untaught, task=task, steps=2, eval_every=1, hooks=[Noting()], max_tokens=16
+    )
+    assert len(list(fragile.metrics())) == 2
+    told = [note for note in notes if "do not count" in note]
+    assert any(note.startswith("validation: ") for note in told)
+    assert all("verify failed in fragile.py line 8: KeyError: 'x'" in note for note in told)
+
+
 def test_batch_size_changes_no_text(whole: Run, untaught: Path, tmp_path: Path) -> None:
     small = run_of(tmp_path / "small", untaught, hosts__home__max_rows=5, steps=1)
     first = [(t["id"], t["text"]) for e in whole.episodes(0) for t in e["turns"]]

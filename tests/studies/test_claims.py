@@ -167,3 +167,9 @@ def test_an_interval_that_is_not_known_is_left_out_of_the_tables(
     assert "inf" not in text
     assert "| a | 3 of 3 | - | 0.500 | - |" in text
     assert "| b | 3 of 3 | - | 0.333 \\[-0.025, 0.692\\] | - |" in text
+
+
+def test_a_difference_that_is_the_margin_is_not_beyond_it() -> None:
+    found = study({"margin": 0.05}, seeds=5)
+    assert p_of([0.55 - 0.5] * 5, found.claims[0]) == 1.0
+    assert p_of([0.56 - 0.5] * 5, found.claims[0]) == 0.5**5

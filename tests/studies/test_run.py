@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,6 +102,28 @@ def test_the_report_has_everything_in_it(done: Path) -> None:
     record = json.loads((done / "study.json").read_text())
     assert {row["status"] for row in record["rows"]} == {"done"}
     assert (done / "small.toml").read_text() == (done.parent / "small.toml").read_text()
+
+
+def copied(done: Path, folder: Path) -> Study:
+    """The study that has run, elsewhere."""
+    shutil.copytree(done, folder / "small")
+    return Study.read(small(folder))
+
+
+def test_what_failed_once_and_is_done_since_is_done(done: Path, tmp_path: Path) -> None:
+    study = copied(done, tmp_path)
+    study.cells[0].fail("vote", "3 of 9 games failed")
+    assert {row.status for row in rows_of(study.described, study.cells)} == {"done"}
+
+
+def test_a_damaged_run_is_one_failed_cell(done: Path, tmp_path: Path) -> None:
+    study = copied(done, tmp_path)
+    damaged, untrained, *_ = [cell for cell in study.cells if cell.setting.trained]
+    (damaged.run / "config.toml").unlink()
+    shutil.rmtree(untrained.folder)
+    run_sync(cells.forecast(study.cells, InProcess().run))
+    failed = [row for row in rows_of(study.described, study.cells) if row.status == "failed"]
+    assert [row.reason.partition(":")[0] for row in failed] == ["damaged"]
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -79,6 +79,33 @@ def test_an_alarm_is_written_and_told_once(untaught: Path, tmp_path: Path) -> No
     assert any("everything becomes worse" in note for note in metrics[2]["notes"])
 
 
+@pytest.mark.parametrize("kept", ["float('nan')", "{1, 2}", "object()"])
+def test_a_memory_that_no_checkpoint_can_hold_drops_the_monitor(
+    kept: str, untaught: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "forgetful.py"
+    text = LOUD.replace("FROM", "1").replace("bad =", f"self.memory['x'] = {kept}\n        bad =")
+    file.write_text(text)
+    heard = Heard()
+    run = alarmed(tmp_path, untaught, [heard], monitors=[str(file)], steps=3)
+    assert len(list(run.metrics())) == 3
+    assert any("forgetful failed and watches no more" in note for note in heard.notes)
+    comas.resume(run.path, steps=4)
+    assert len(list(run.metrics())) == 4
+
+
+def test_a_monitor_whose_hypotheses_are_others_by_now_is_dropped(
+    untaught: Path, tmp_path: Path
+) -> None:
+    run = alarmed(tmp_path, untaught, steps=2)
+    file = tmp_path / "loud.py"
+    file.write_text(file.read_text().replace('"worse"', '"sadder"'))
+    heard = Heard()
+    comas.resume(run.path, hooks=[heard], steps=3)
+    assert len(list(run.metrics())) == 3
+    assert any("no hypothesis 'sadder'" in note for note in heard.notes)
+
+
 def test_an_alarm_ends_the_run_where_that_is_wished(tmp_path: Path) -> None:
     heard = Heard()
     run = alarmed(tmp_path, Path("tiny-c"), [heard], on_alarm="stop", test_questions=4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from comas.config.plugins import (
 from comas.config.schema import Config
 from comas.models import gguf
 from comas.models.sources import Source, check_place
+from comas.objective.preference import WITHOUT_KL
 from comas.types import Method, Task, UserMistake
 
 
@@ -33,13 +35,19 @@ def check_training(plan: Plan) -> None:
     task = plan.task
     for source in plan.sources():
         check_place(source.where)
-    for role in config.kl or {}:
+    kl = config.kl or {}
+    for role in kl:
         if method.rewarded and role not in method.rewarded:
             is_own = names_file(config.method)
             says = "does not say that it rewards" if is_own else "never trains on"
             raise UserMistake(
                 f"kl.{role}: method {config.method} {says} that role:"
                 f" {nearest(role, method.rewarded)}{_own_rewarded(config)}"
+            )
+        if kl[role] and _without_options(method.credit) in WITHOUT_KL:
+            raise UserMistake(
+                f"kl.{role}: the credit of method {config.method} has no KL beside its own terms:"
+                " leave it out, and set credit.beta (dpo, ipo) or credit.eta (sppo)"
             )
     check_roles(config, [method], task)
     check_seats(config, method)
@@ -57,6 +65,13 @@ def check_training(plan: Plan) -> None:
             f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
             " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
         )
+
+
+def _without_options(function: Any) -> Any:
+    """The function to which options are bound by `partial`."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:

@@ -273,8 +273,10 @@ def with_own_team(method: Method, config: Config) -> Config:
     data = config.model_dump(exclude_unset=True)
     if method.task is not None and "task" not in config.model_fields_set:
         data["task"] = method.task
+    if method.task is not None and data["task"] == method.task:
         data["task_options"] = {**method.task_options, **config.task_options}
-    based = any("base" in table.model_fields_set for table in config.hosts.values())
+    bases = [table.base for table in config.hosts.values() if "base" in table.model_fields_set]
+    based = any(base != method.base for base in bases)
     if method.base is not None and not based:
         hosts: dict[str, dict[str, Any]] = data.get("hosts", {"home": {}})
         here = [name for name in hosts if config.hosts[name].here]

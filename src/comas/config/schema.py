@@ -325,7 +325,7 @@ class Config(_Table):
 
 CHANGES = keys_that(Config, Key.CHANGES)
 """Keys of a run that may be changed when it goes on: how long it is (it is then what it would have
-been from the start), its trackers, and what becomes of an alarm.
+been from the start, but for what monitors ask), its trackers, and what becomes of an alarm.
 """
 OF_TRAINING = keys_that(Config, Key.TRAINING)
 """Keys that say nothing of an evaluation."""
@@ -453,7 +453,7 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
                         " leave it out"
                     )
     for key in ONLY_API:
-        if getattr(host, key) is not None and host.api is None:
+        if getattr(host, key) != type(host).model_fields[key].default and host.api is None:
             raise ValueError(
                 f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it"
                 " out"
@@ -595,13 +595,13 @@ def _host_names(data: Mapping[str, Any]) -> list[str]:
 
 
 def values_of(config: Config, keys: Iterable[str]) -> dict[str, Any]:
-    """Return dotted keys with their values in a checked config; `none` stands for None."""
+    """Return dotted keys with their values in a checked config."""
     values: dict[str, Any] = {}
     for key in keys:
         value: Any = config.model_dump()
         for part in key.split("."):
             value = value[part]
-        values[key] = "none" if value is None else value
+        values[key] = value
     return values
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comas.game.play import GameContext, own_file, play_all
+from comas.game.play import GameContext, play_all
 from comas.questions.checked import place_of
 from comas.stats import Interval, accuracy_interval, gain_interval, wilson
 from comas.types import Episode, Question, Task, UserMistake
@@ -20,7 +20,7 @@ from comas.types import Episode, Question, Task, UserMistake
 Answer = Mapping[str, Any]
 """One agent's answer to one question, as it is recorded: `question agent text verdict tokens
 seconds`; the verdict is right, wrong, or failed (the machine or the verifier broke down: left out
-of every count).
+of every count; then `raised` and `traceback` may be there too, see `judged`).
 """
 
 
@@ -45,11 +45,11 @@ async def answer_all(
 
 def _judge(episode: Episode, agent: str, task: Task) -> Answer:
     verdict = "failed" if episode.error else "wrong"
+    broken: dict[str, str] = {}
     if episode.answer is not None and not episode.error:
-        where = f"task {task.name}, question {episode.question.id}"
-        with own_file(task.verify, f"{where}: verify"):
-            verdict = task.verify(episode.question, episode.answer)
+        verdict, broken = judged(task, episode.question, episode.answer)
     return {
+        **broken,
         "question": episode.question.id,
         "agent": agent,
         "text": episode.answer,

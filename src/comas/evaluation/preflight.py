@@ -303,8 +303,13 @@ async def _played(
         each = (time.monotonic() - began) / len(episodes)
         rest = questions[FIRST:]
         if minutes is not None:
-            rest = rest[: max(0, int((60 * minutes) / each) - FIRST)]
-            pulse.hook.note(f"{FIRST + len(rest)} questions fit into {minutes:g} minutes")
+            fitting = int((60 * minutes) / each)
+            rest = rest[: max(0, fitting - FIRST)]
+            asked = len(episodes) + len(rest)
+            if fitting < asked:
+                pulse.hook.note(f"the first {asked} questions took more than {minutes:g} minutes")
+            else:
+                pulse.hook.note(f"{asked} questions fit into {minutes:g} minutes")
             if rest:
                 expected = len(rest) * per_question
                 pulse.turn_to("asking", expected=expected, certainty="at most")
@@ -509,6 +514,11 @@ def examined(
     return replace(result, methods=advice(result))
 
 
+def _above(value: float, cut: float) -> float:
+    """1 for a value above the cut, 0 below it, half at it."""
+    return 0.5 if value == cut else float(value > cut)
+
+
 def _verdicts(mode: JudgeMode, episodes: Sequence[Episode]) -> list[Judgement]:
     """All verdicts that were given in one mode."""
     verdicts: list[Judgement] = []
@@ -534,7 +544,7 @@ def judged(
     values = [value for sides in pairs for value in sides]
     graded = any(value not in (0.0, 1.0) for value in values)
     cut = statistics.median(values) if graded else 0.5
-    accepted = [(float(more > cut), float(less > cut)) for more, less in pairs]
+    accepted = [(_above(more, cut), _above(less, cut)) for more, less in pairs]
     j = gain_interval([more - less for more, less in accepted]) if len(pairs) > 1 else None
     by_labels = _pairs(
         (verdict.question, right[verdict.work], value)
@@ -618,12 +628,14 @@ def _truth(
         if not verdicts:
             continue
         best, _ = most_frequent(turns, task)
-        first = next((t for t in turns if best is not None and agrees(t, best, task)), None)
-        votes.append(first is not None and right.get(first.id, False))
+        of_majority = [t for t in turns if best is not None and agrees(t, best, task)]
+        judged_ones = [right[turn.id] for turn in of_majority if turn.id in right]
+        if judged_ones or not of_majority:
+            votes.append(bool(judged_ones) and judged_ones[0])
         mixed.append(0 < sum(verdicts) < len(verdicts))
     return {
         "single": statistics.fmean(right.values()),
-        "majority": statistics.fmean(votes),
+        "majority": statistics.fmean(votes) if votes else math.nan,
         "mixed": statistics.fmean(mixed),
     }
 

@@ -179,17 +179,15 @@ class ApiHost:
             if "logprobs" in refused.message:
                 raise no_alternatives from None
             raise
-        alternatives = completion.first
-        if alternatives is None:
+        if completion.first is None:
             raise no_alternatives
+        alternatives, bound = completion.first
         if not alternatives.keys() & set(spelt):
             raise HostFailure(
                 f"{spelt[0]!r} is not among the {len(alternatives)} likeliest beginnings of the"
                 " reply that the server tells of, nor is another choice: behind an API only words"
                 " of one token, which the prompt asks for, can be weighed"
             )
-        # a word that is not among them is no likelier than the least likely one that is
-        bound = min(alternatives.values())
         weights = tuple(alternatives.get(choice, bound) for choice in spelt)
         number, margin = said_of(weights, ask.sampling.temperature, ask.seed)
         return replace(

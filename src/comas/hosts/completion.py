@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -95,6 +95,15 @@ class Unusable(Unanswered):
         self.empty = empty
 
 
+class FirstToken(NamedTuple):
+    """Log-probs of the first token and its likeliest alternatives, as a server tells them."""
+
+    by_text: Mapping[str, float]
+    """Log-probs by text, added up where texts differ in the space around them."""
+    least: float
+    """The lowest log-prob of a single one: what is not told is no likelier."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """Completion as it is read from a response."""
@@ -106,10 +115,8 @@ class Completion:
     usage: Usage
     filtered: bool = False
     """Whether a filter of the server's ended it: the text is empty then."""
-    first: Mapping[str, float] | None = None
-    """Log-probs of the first token and its alternatives, by their text, added up where texts differ
-    in the space around them; None where the server does not tell.
-    """
+    first: FirstToken | None = None
+    """None where the server does not tell."""
     is_reason_known: bool = True
     """Whether the server's word for why it ended is one of `REASONS`, or missing."""
 
@@ -298,7 +305,7 @@ def _logprob(value: Any) -> float:
     return total if math.isfinite(total) else 0.0
 
 
-def _first_token(value: Any) -> dict[str, float] | None:
+def _first_token(value: Any) -> FirstToken | None:
     """Log-probs of the alternatives to the first token; None where they are not sent."""
     try:
         listed = value["content"][0]["top_logprobs"]
@@ -306,12 +313,14 @@ def _first_token(value: Any) -> dict[str, float] | None:
     except (TypeError, KeyError, IndexError, ValueError, OverflowError):
         return None
     by_word: dict[str, float] = {}
+    least = math.inf
     for text, logprob in alternatives:
         if logprob > SLACK or math.isnan(logprob):
             return None
         if math.isfinite(logprob):
+            least = min(least, logprob)
             by_word[text] = float(np.logaddexp(logprob, by_word.get(text, -math.inf)))
-    return by_word or None
+    return FirstToken(by_word, least) if by_word else None
 
 
 def _spelling(alternative: Mapping[str, Any]) -> str:

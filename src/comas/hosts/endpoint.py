@@ -252,9 +252,7 @@ class Server:
         if re.search(r"context|too long|maximum.{0,20}length", message, re.IGNORECASE):
             answer = f"the prompt and its reply do not fit the model's context: {answer}"
         elif re.search(r"\btemperature\b.*\btop_p\b|\btop_p\b.*\btemperature\b", message):
-            answer += (
-                "; top_p is sent where it is not 1: leave it at 1 (in an evaluation eval_top_p=1)"
-            )
+            answer += "; top_p is sent where it is not 1: leave it at 1"
         elif re.search(r"\btemperature\b", message):
             answer += (
                 "; models that take one temperature only take 1: set"

@@ -204,12 +204,12 @@ class ApiTable(HostTable):
     """Headers of each request -> names of the environment variables that hold their values."""
     body: Annotated[dict[str, Any] | None, AfterValidator(_not_ours), Key.OF_API] = None
     """Further keys in the JSON of each request, such as `enable_thinking = false`."""
-    concurrency: Annotated[int, Key.CHANGES] = Field(16, ge=1)
+    concurrency: Annotated[int, Key.CHANGES, Key.OF_API] = Field(16, ge=1)
     """Requests at once."""
-    timeout: Annotated[float, Key.CHANGES] = Field(120.0, gt=0)
+    timeout: Annotated[float, Key.CHANGES, Key.OF_API] = Field(120.0, gt=0)
     """Seconds for one request."""
-    retries: Annotated[int, Key.CHANGES] = Field(5, ge=0)
-    logprobs: bool = False
+    retries: Annotated[int, Key.CHANGES, Key.OF_API] = Field(5, ge=0)
+    logprobs: Annotated[bool, Key.OF_API] = False
     """Whether the endpoint is asked for them."""
     price: Annotated[tuple[Price, Price] | None, Key.CHANGES, Key.OF_API] = None
     """Price of a million prompt tokens, and of a million generated ones."""

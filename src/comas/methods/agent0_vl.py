@@ -25,7 +25,7 @@ from comas.game.votes import given as answer_given
 from comas.methods.shared.searching import gives, listed, pages_of, read
 from comas.objective.credit import given
 from comas.objective.losses import clipped
-from comas.objective.rewards import by_id, compare, compare_turns, dialogues, in_role
+from comas.objective.rewards import by_id, compare, compare_turns, dialogues, in_role, mean
 from comas.setups import tools
 from comas.types import Count, Episode, Method, Question, Role, Share, Task, Turn, Whole
 
@@ -98,6 +98,8 @@ def settle(
             worths.append(process + outcome * right)
         compare(attempts, worths)
         for reading in in_role(episode, "reading") if best is not None else ():
+            if reading.info["confirms"] is None:
+                continue
             right = agrees(turns[reading.about or ""], best or "", task)
             rewarded.append(reading)
             verdicts.append(float(reading.info["confirms"] == right))
@@ -109,8 +111,10 @@ async def verify(
 ) -> None:
     """Note on the last reply its `answer` and `sure`: score x confidence, -1 without an answer.
 
-    The score is 1 where at least half of `checks` readers give the same answer, else -1; the
-    confidence is the share of them that bears the score out. Each notes whether it `confirms`.
+    The score is 1 where at least half of the readers give the same answer, else -1; the confidence
+    is the share of them that bears the score out. Each of the `checks` readers notes whether it
+    `confirms`; one whose answer cannot be read says nothing (None) and does not count. Where none
+    can be read the confidence is 0.
     """
     end = replies[-1]
     answer = answer_given(question, end, task)
@@ -121,9 +125,13 @@ async def verify(
     pages = listed(pages_of(replies), task)
     readings = await together(read(question, pages, reader, task, end) for _ in range(checks))
     for reading in readings:
-        reading.info["confirms"] = gives(question, reading, answer, task)
-    share = sum(reading.info["confirms"] for reading in readings) / checks
-    end.info["sure"] = share if share >= 0.5 else share - 1.0
+        confirms = gives(question, reading, answer, task)
+        reading.info["confirms"] = None if reading.info["answer"] is None else confirms
+    share = mean([reading.info["confirms"] for reading in readings])
+    if share is None:
+        end.info["sure"] = 0.0
+    else:
+        end.info["sure"] = share if share >= 0.5 else share - 1.0
 
 
 def outcome_of(ends: Sequence[Turn], task: Task) -> str | None:

@@ -5,7 +5,8 @@ rewarded as there. A scorer is rewarded with 1 where its score is that of most o
 same work, 0 where it is another one, and -1 where it cannot be read; a critic is rewarded as its
 scorer is, so that it gains by criticism that leads to what the others find, and not, as in the
 paper, by any criticism that lowers the score. Others are other policies: two agents of one policy
-are one judge, who would agree with itself. Where the others are divided evenly, or there are none,
+are one judge, who would agree with itself; for a critic they are those of neither its own policy
+nor its scorer's. Where the others are divided evenly, or there are none,
 nobody is rewarded for judging. Where scores are expected, agreement is too: a mark is rewarded with
 the mean probability that the other judges give it. Consensus is no truth: the metric `judges` of a
 run says how far they part.
@@ -13,7 +14,7 @@ run says how far they part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from comas.game.votes import leading
 from comas.game.weighing import shares
@@ -31,7 +32,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for _, scoring, others in judgings_of(episode):
-            reward_judges(scoring, turns, agreement(scoring, others))
+            for_critic = without_critic(scoring, others, turns)
+            rewards = agreement(scoring, others), agreement(scoring, for_critic)
+            reward_judges(scoring, turns, *rewards)
 
 
 def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
@@ -50,12 +53,25 @@ def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
             yield turns[work], scoring, others
 
 
-def reward_judges(scoring: Turn, turns: dict[str, Turn], reward: float | None) -> None:
-    """Reward a scorer, and its critic where there is one, the same; no score: -1 to the scorer."""
+def without_critic(
+    scoring: Turn, others: Sequence[Turn], turns: Mapping[str, Turn]
+) -> Sequence[Turn]:
+    """The others whose policy is not that of the critic either, whose criticism was scored."""
+    criticism = turns[scoring.about or ""]
+    return [other for other in others if other.policy != criticism.policy]
+
+
+def reward_judges(
+    scoring: Turn, turns: Mapping[str, Turn], reward: float | None, critics_reward: float | None
+) -> None:
+    """Reward a scorer and, where there is one, its critic; where there is no score, -1 for the
+    scorer and nothing for the critic.
+    """
+    unreadable = scoring.info["score"] is None
     criticism = turns[scoring.about or ""]
     if criticism.role == "evaluation":
-        criticism.reward = None if scoring.info["score"] is None else reward
-    scoring.reward = -1.0 if scoring.info["score"] is None else reward
+        criticism.reward = None if unreadable else critics_reward
+    scoring.reward = -1.0 if unreadable else reward
 
 
 def agreement(scoring: Turn, others: Sequence[Turn]) -> float | None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from comas.game.weighing import expected, is_weighing
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import STABLE, judgings_of, reward_judges
+from comas.methods.comas_agree import STABLE, judgings_of, reward_judges, without_critic
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.rewards import by_id, mean
@@ -38,7 +38,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for work, scoring, others in judgings_of(episode):
-            reward_judges(scoring, turns, _reward(scoring, others, work.id, accepted))
+            for_critic = without_critic(scoring, others, turns)
+            rewards = (_reward(scoring, each, work.id, accepted) for each in (others, for_critic))
+            reward_judges(scoring, turns, *rewards)
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
@@ -93,7 +95,7 @@ def agreement(one: float, other: float) -> float:
 
 def _rate_without(accepted: Mapping[str, Works], judge: str, work: str) -> float | None:
     """Average how far a judge accepts the other works of the step; None without any."""
-    return mean([verdict for name, verdict in accepted[judge].items() if name != work])
+    return mean([verdict for name, verdict in accepted.get(judge, {}).items() if name != work])
 
 
 ROLES = {

@@ -33,7 +33,8 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
         for work, scoring, _ in judgings_of(episode):
             # of an expected score the scorer is rewarded for the mark that it writes
             mark = scoring.info.get("mark", scoring.info["score"])
-            reward_judges(scoring, turns, closeness(mark, ruled(episode.question, work, task)))
+            reward = closeness(mark, ruled(episode.question, work, task))
+            reward_judges(scoring, turns, reward, reward)
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

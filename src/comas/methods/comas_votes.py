@@ -157,6 +157,7 @@ def settle(
     """Reward as above; `critics = "lower"` gives them 1 minus the score, as CoMAS does."""
     for episode in episodes:
         if gate and not _is_open(in_role(episode, "scoring")):
+            _reward_unreadable(episode, judges_learn)
             continue
         turns = by_id(episode)
         solutions = in_role(episode, "solution")
@@ -200,12 +201,12 @@ def label_of(solution: Turn, solutions: Sequence[Turn], task: Task) -> str | Non
 
 
 def _is_open(scorings: Sequence[Turn]) -> bool:
-    """Whether the judges hold with the majority, or there was nothing to judge."""
-    agreed = [turn for turn in scorings if turn.info["side"]]
+    """Whether the judges whose verdict can be read hold with the majority, or nobody has judged."""
+    agreed = [turn for turn in scorings if turn.info["side"] and turn.info["score"] is not None]
     if not agreed:
         return True
     if "belief" not in agreed[0].info:
-        accepted = [turn for turn in agreed if (turn.info["score"] or 0) > 1]
+        accepted = [turn for turn in agreed if turn.info["score"] > 1]
         return len(accepted) > len(agreed) / 2
     rarest = mean([turn.info["belief"] for turn in scorings if not turn.info["side"]])
     for_majority = mean([turn.info["belief"] for turn in agreed])
@@ -215,6 +216,14 @@ def _is_open(scorings: Sequence[Turn]) -> bool:
 def _worth(turn: Turn, label: str | None, task: Task) -> float | None:
     """1 for the label, 0 for another answer or none; None without a label."""
     return None if label is None else float(agrees(turn, label, task))
+
+
+def _reward_unreadable(episode: Episode, judges_learn: bool) -> None:
+    """Give -1 for a score that cannot be read, as where the gate is open; nothing to others."""
+    for scoring in in_role(episode, "scoring") if judges_learn else ():
+        if scoring.info["score"] is None:
+            scoring.reward = -1.0
+            scoring.group = f"scoring {scoring.info['side']}"
 
 
 def _scorers_reward(scoring: Turn, side: bool) -> float:

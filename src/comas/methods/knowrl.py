@@ -22,7 +22,7 @@ from comas.methods.shared.posing import unwritten, with_newest, written
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.rewards import in_role
-from comas.types import Count, Episode, Memory, Method, Question, Role, State, Task, Turn
+from comas.types import Count, Episode, Memory, Method, Question, Role, Share, State, Task, Turn
 
 ASSESSING = "{question}\n\nCan you solve this? Think about it, and end with one word: yes or no."
 WORDING = {"assess": ASSESSING}
@@ -82,14 +82,14 @@ def update(
     episodes: Sequence[Episode],
     task: Task,
     *,
-    consistent: float = 0.8,
+    consistent: Share = 0.8,
     examples: Count = 200,
 ) -> State:
     """Questions with a stable assessment join the examples, each once; the oldest leave them."""
     stable: list[str] = []
     for episode in episodes:
-        _, agreement = consensus(in_role(episode, "assess"))
-        if agreement >= consistent:
+        word, agreement = consensus(in_role(episode, "assess"))
+        if word is not None and agreement >= consistent:
             stable += [turn.info["posed"] for turn in in_role(episode, "propose")]
     return {"examples": with_newest(state["examples"], stable, examples)}
 

@@ -121,6 +121,8 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
             if score is not None:
                 turn.reward = (score + turn.info["readable"]) / 2
         success = mean([scores[turn.id] for turn in solutions])
+        if solutions and success is None:
+            continue  # no judge could be read: how hard the question is stays unknown
         difficulty = 0.0 if success is None else 1.0 - success
         for turn in in_role(episode, "propose"):
             quality = scores.get(turn.id, 0.0)

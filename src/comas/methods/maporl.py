@@ -20,11 +20,11 @@ from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.rewards import mean
 from comas.setups.debate import play
-from comas.types import Episode, Method, Role, Task, Turn
+from comas.types import Episode, Method, Role, Share, Task, Turn
 
 
 def settle(
-    episodes: Sequence[Episode], task: Task, *, discount: float = 0.3, bonus: float = 0.2
+    episodes: Sequence[Episode], task: Task, *, discount: Share = 0.3, bonus: float = 0.2
 ) -> None:
     """Reward each reply with its own worth and that of the rounds after it, discounted."""
     for episode in episodes:

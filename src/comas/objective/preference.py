@@ -81,6 +81,10 @@ def sppo(rows: Sequence[Row], kl: Mapping[str, float], *, eta: Positive = 1.0) -
     return advantages
 
 
+WITHOUT_KL = (dpo, ipo, sppo)
+"""Credits that hold the policy by terms of their own, to which a KL says nothing."""
+
+
 def log_ratio(row: Row, reference: Reference) -> float:
     """log(pi / pi_ref) of a whole reply in nats, pi the policy just before this update."""
     now_T = row.logprobs_T if row.now_T is None else row.now_T

@@ -13,7 +13,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from comas.game.agent import Agent
+from comas.game.agent import Agent, takers
 from comas.game.prompts import SOLVING, defuse, solving, words
 from comas.types import Count, Question, Role, Setup, Task, Turn
 
@@ -34,7 +34,7 @@ async def play(
     question: Question, agents: Sequence[Agent], rng: random.Random, task: Task, *, turns: Count = 4
 ) -> str | None:
     """Answer with the assistant's last answer; None where it was cut."""
-    assistant = next(a for a in agents if a.takes("solution"))
+    assistant = takers(agents, "solution")[0]
     others = [a for a in agents if a is not assistant and a.takes("proxy")]
     proxy = others[0] if others else assistant
     answer = await talk(question, [assistant, *[proxy, assistant] * (turns - 1)], task)

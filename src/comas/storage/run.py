@@ -137,7 +137,9 @@ class Run:
         return f"`{command()} resume {shlex.quote(str(self.path))}`"
 
     def change(self, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Other values of some dotted keys from now on; returns what they were and are."""
+        """Other values of some dotted keys from now on, of which None is no value and removes the
+        key; returns what they were and are.
+        """
         config = self.config()
         changed: dict[str, list[Any]] = {}
         for key, value in changes.items():
@@ -146,7 +148,10 @@ class Run:
             for part in path:
                 table = table[part]
             changed[key] = [table.get(last), value]
-            table[last] = value
+            if value is None:
+                table.pop(last, None)
+            else:
+                table[last] = value
         if changes:
             files.replace(self.path / "config.toml", tomli_w.dumps(config))
         return changed

@@ -35,7 +35,7 @@ from comas.storage import files
 from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.studies.file import LAST, Measure, Setting, StudyFile, slug, taken_of
-from comas.training.result import result_of
+from comas.training.result import Result, result_of
 from comas.types import Stopped, UserMistake
 
 PATIENCE = 60.0
@@ -367,11 +367,12 @@ async def forecast(cells: Sequence[Cell], place: Place) -> Forecast | None:
     if not left:
         return None
     done = [cell for cell in cells if cell.setting.trained and cell.trained]
-    if done:
-        results = [result_of(Run.open(cell.run), 0.0) for cell in done]
+    results = [result for cell in done if (result := _readable_result(cell)) is not None]
+    if results:
         seconds = [result.step_seconds for result in results]
         steps = min(result.steps for result in results)
-        runs = "the run that is done" if len(done) == 1 else f"the {len(done)} runs that are done"
+        count = len(results)
+        runs = "the run that is done" if count == 1 else f"the {count} runs that are done"
         return Forecast(runs, math.fsum(seconds) / len(seconds), steps)
     first = left[0]
     config = first.setting.plan.config
@@ -389,7 +390,18 @@ async def forecast(cells: Sequence[Cell], place: Place) -> Forecast | None:
     return Forecast(f"a dry run of {first.setting.name}", steps * step, steps)
 
 
+def _readable_result(cell: Cell) -> Result | None:
+    """Return what a trained cell came to; None where its folder is damaged, as its row will say."""
+    try:
+        return result_of(Run.open(cell.run), 0.0)
+    except DAMAGED:
+        return None
+
+
 # --- what was measured
+
+DAMAGED = (UserMistake, OSError, ValueError, KeyError, TypeError)
+"""Errors of reading a damaged run."""
 
 Status = Literal["done", "failed", "missing"]
 Curve = list[tuple[float, float]]
@@ -449,7 +461,7 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[CellResult]:
 def _row(study: StudyFile, cell: Cell) -> CellResult:
     run_path = cell.run.relative_to(cell.folder.parents[2]).as_posix()
     names = (cell.setting.name, cell.seed, run_path)
-    failure = cell.failure
+    failure = cell.failure if cell.stages() else None  # what failed once may be done since
     reason = f"{failure['stage']}: {failure['reason']}" if failure else ""
     status: Status = "failed" if failure else "missing"
     if not cell.trained:
@@ -461,8 +473,6 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
         versions = tuple(run.versions())
         values = _own_values(run, steps)
         curve = [(s["tokens"], s["validation"]["mean"]) for s in steps if s.get("validation")]
-        if curve and "before" in values:
-            curve = [(0.0, values["before"]), *curve]
         for name, measure in study.measures.items():
             if (path := measure.metric) is None:
                 continue
@@ -470,7 +480,7 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
             figures = [figure_at(step, path) for step in chosen]
             if taken := [figure for figure in figures if figure is not None]:
                 values[name] = math.fsum(taken) / len(taken)
-    except (UserMistake, OSError, ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         return CellResult(*names, "failed", f"damaged: {error}")
     missing: list[str] = []
     for name in cell.evaluations:

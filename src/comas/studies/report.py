@@ -118,7 +118,7 @@ def p_of(differences: Sequence[float], claim: Claim) -> float:
     if len(beyond) < 2:
         return 1.0
     if max(beyond) - min(beyond) < 1e-12:
-        return 0.5 ** len(beyond) if beyond[0] > 0 else 1.0
+        return 0.5 ** len(beyond) if beyond[0] > 1e-12 else 1.0
     from scipy import stats
 
     test: Any = stats.ttest_1samp(beyond, 0.0, alternative="greater")

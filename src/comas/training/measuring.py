@@ -94,6 +94,12 @@ class Evaluator:
         context = asking_of(config).context(self.team.task, setup, members, config.seed)
         occasion = f"{stage}{step}" if stage == "validation" else stage
         answers = await answer_all(replace(context, on_turn=on_turn), questions, occasion)
+        raised = [answer["raised"] for answer in answers if "raised" in answer]
+        if raised:
+            self.hook.note(
+                f"{stage}: {len(raised)} of {len(answers)} answers do not count, since the task's"
+                f" verifier failed on them; the first: {raised[0]}"
+            )
         if len(cut) > len(answers) / 2:
             self.hook.note(
                 f"{stage}: {len(cut)} replies of {len(answers)} answers were cut at the token"

@@ -1,11 +1,9 @@
 """Metrics of a step, computed from its episodes and what hosts learnt from them: functions of a
 `StepRecord`, each called as it stands in metrics.jsonl.
 
-`metrics = ["rewards", "./mine.py"]` in the config names them; a file of the user's has a function
-`metric(step)`, whose value stands in metrics.jsonl under the file's name. What is None is left out.
-Those that ask for labels (`pay`, `judges`) are for reports only, no method sees them, and are on by
-default where the task says that its verifier is `quick`. Leaves out: accuracy (`evaluation`), what
-a step's tokens cost (`hosts`).
+What is None is left out. Those that ask for labels (`pay`, `judges`) are for reports only, no
+method sees them, and are on by default where the task says that its verifier is `quick`. Leaves
+out: accuracy (`evaluation`), what a step's tokens cost (`hosts`).
 """
 
 from __future__ import annotations

@@ -151,7 +151,10 @@ def nothing_left(run: Run, start: int) -> str | None:
     if config["test_questions"] and (measured is None or measured["step"] != start):
         return None
     if start >= config["steps"]:
-        return _ended(run, f"all steps are done ({start})", f"steps={2 * max(1, start)}")
+        why = f"all steps are done ({start})"
+        if config.get("schedule", "constant") != "constant":  # whose rates fell over these steps
+            return f"nothing is left to do: {why}"
+        return _ended(run, why, f"steps={2 * max(1, start)}")
     if tokens is not None and spent >= tokens:
         return _ended(run, f"{spent:,} of {tokens:,} tokens are spent", f"tokens={2 * tokens}")
     if is_ended(read_alarms(run.path), start, config.get("on_alarm", "warn")):

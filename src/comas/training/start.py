@@ -126,6 +126,7 @@ def _unasked(planned: Plan) -> str | None:
     words = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in settings.items()
+        if value is not None  # which no key=value can say
     ]
     return (
         "whether this can teach anything is known in minutes, before training:"

@@ -144,6 +144,7 @@ class MonitorRunner:
         for name, monitor in tuple(self.monitors.items()):
             try:
                 readings = monitor.read(seen)
+                json.dumps(monitor.memory, allow_nan=False)  # as checkpoints will write it
                 alarmed = self._put_to_trial(name, seen.step, readings, alarms)
             except Exception as error:  # noqa: BLE001 - who looks on never ends a run
                 self._drop(name, error)
@@ -185,7 +186,7 @@ class MonitorRunner:
 
     def take_up(self, checkpoint: Path) -> None:
         """Go on from a checkpoint; without monitors where that knows of none, and without those
-        that had been dropped.
+        that had been dropped, or whose hypotheses are others by now.
         """
         if not self.monitors:
             return
@@ -199,8 +200,13 @@ class MonitorRunner:
         self.monitors = {name: seen for name, seen in self.monitors.items() if name in memories}
         for name, monitor in self.monitors.items():
             monitor.memory = memories[name]
-        for key, trial in self.trials.items():
-            trial.take_up(record["trials"]["/".join(key)])
+        for (name, hypothesis), trial in self.trials.items():
+            kept = record["trials"].get(f"{name}/{hypothesis}")
+            if kept is not None:
+                trial.take_up(kept)
+            elif name in self.monitors:
+                reason = f"this run was begun when it had no hypothesis {hypothesis!r}"
+                self._drop(name, CannotWatch(reason))
 
 
 def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from comas.game.agent import Agent, together
 from comas.game.dialogue import called, converse
-from comas.game.prompts import defuse, words
+from comas.game.prompts import Quoted, defuse, words
 from comas.game.votes import given
 from comas.methods.shared.posing import posed_by, solving_prompt
 from comas.types import Question, Task, Turn, UserMistake
@@ -33,12 +33,13 @@ def posed_at_end(replies: Sequence[Turn], task: Task) -> Question | None:
     return posed_by(last, task)
 
 
-def pages_of(replies: Sequence[Turn]) -> list[str]:
+def pages_of(replies: Sequence[Turn]) -> list[Quoted]:
     """Collect what came back in a dialogue, each text once; failed calls brought none."""
-    return list(dict.fromkeys(call["back"] for call in called(replies) if call["failed"] is None))
+    backs = dict.fromkeys(call["back"] for call in called(replies) if call["failed"] is None)
+    return [Quoted(back) for back in backs]  # cleaned when it came back
 
 
-def some_pages(task: Task, seeds: Sequence[str]) -> list[str]:
+def some_pages(task: Task, seeds: Sequence[str]) -> list[Quoted]:
     """A page for each seed that nobody asked for, from the first tool that has any."""
     sources = [tool.some for tool in task.tools.values() if tool.some is not None]
     if seeds and not sources:
