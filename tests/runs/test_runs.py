@@ -162,6 +162,22 @@ def test_batch_size_changes_no_text(whole: Run, untaught: Path, tmp_path: Path) 
     assert sum(a != b for a, b in zip(first, second, strict=True)) <= ties
 
 
+@pytest.mark.parametrize(
+    ("roles", "measured"),
+    [({"a": None, "b": None}, {"a"}), ({"a": ["evaluation", "scoring"], "b": ["solution"]}, {"b"})],
+)
+def test_frozen_agents_are_measured_only_where_nobody_else_answers(
+    roles: dict[str, list[str] | None], measured: set[str], untaught: Path, tmp_path: Path
+) -> None:
+    agents = {name: {"roles": of_agent} for name, of_agent in roles.items() if of_agent}
+    agents = {name: {"frozen": name == "b", **agents.get(name, {})} for name in roles}
+    mixed = run_of(tmp_path / "r", untaught, steps=1, agents=agents, method="comas_agree")
+    for occasion in ("before", "after"):
+        record = mixed.read_eval(occasion)
+        assert record is not None
+        assert {answer["agent"] for answer in record["answers"]} == measured
+
+
 def test_a_token_budget_ends_a_run_and_its_checkpoint_is_there(
     untaught: Path, tmp_path: Path
 ) -> None:

@@ -97,10 +97,14 @@ def by_agent(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def paired_gain(before: Sequence[Answer], after: Sequence[Answer]) -> Interval | None:
-    """Mean over questions of the change in the agents' share of right answers to the same
-    questions.
+    """Mean over questions of the change in the share of right answers to the same questions, of the
+    agents that were measured both times.
     """
-    shares_before, shares_after = by_question(before), by_question(after)
+    agents = {answer["agent"] for answer in before} & {answer["agent"] for answer in after}
+    shares_before, shares_after = (
+        by_question([answer for answer in answers if answer["agent"] in agents])
+        for answers in (before, after)
+    )
     in_both = sorted(shares_before.keys() & shares_after.keys())
     differences = [shares_after[question] - shares_before[question] for question in in_both]
     return gain_interval(differences) if differences else None

@@ -25,7 +25,10 @@ class Evaluator:
         self.team = team
         self.hook = hook
         self.pulse = pulse
-        self.members = measurable([member for member in team.members if member.host.learns])
+        answering = measurable([member for member in team.members if member.host.learns])
+        changing = {member.address for member in team.members if not member.frozen}
+        # frozen ones would answer as before; alone they show what learning judges judge
+        self.members = [member for member in answering if member.address in changing] or answering
 
     async def recorded(
         self, run: Run, name: Stage, step: int, questions: Sequence[Question]
