@@ -76,6 +76,17 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     assert "damaged" in records["runs/broken"]["state"]
     assert [r["run"] for r in listed("runs ttrl", monkeypatch, capsys)] == ["runs/other"]
 
+    def refused(*_: object) -> None:
+        raise PermissionError("runs/done/.lock")
+
+    monkeypatch.setattr(files, "lock", refused)
+    (tmp_path / "runs" / "other" / files.LOCK).unlink()
+    (tmp_path / "runs" / "done" / "metrics.jsonl").unlink()
+    records = {record["run"]: record for record in listed("runs", monkeypatch, capsys)}
+    assert records["runs/other"]["state"] == "done", "nobody has ever worked on it"
+    assert not (tmp_path / "runs" / "other" / files.LOCK).exists()
+    assert "metrics.jsonl" in records["runs/done"]["state"]
+
 
 def test_a_kind_that_there_is_not_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

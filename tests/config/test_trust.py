@@ -4,12 +4,13 @@ command line says so.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 import comas
-from comas.config.schema import read, settings_of
+from comas.config.schema import consents, read, settings_of
 from comas.config.systems import table_of
 from comas.evaluation.spec import EvaluationPlan
 from comas.types import UserMistake
@@ -73,12 +74,30 @@ def test_a_tracker_that_is_a_strangers_file_is_run_if_its_owner_says_so(theirs: 
     (theirs.parent / "mine.py").write_text("")
     with pytest.raises(UserMistake, match="run the code") as found:
         read(theirs)
-    assert str(found.value).endswith("""track='["./mine.py"]'""")
+    (remedy,) = shlex.split(str(found.value).rpartition("command line: ")[2])
+    assert read(theirs, [remedy]).track == [str(theirs.parent / "mine.py")]
     assert read(theirs, ['track=["./mine.py"]']).track == ["./mine.py"]
     theirs.write_text('track = ["wandb"]\n')
     assert read(theirs).track == ["wandb"]
     Path("own.toml").write_text('track = ["./theirs/mine.py", "wandb"]\n')
     assert read("own.toml").track == ["./theirs/mine.py", "wandb"]
+
+
+def test_what_an_export_says_next_grants_what_it_wants(theirs: Path) -> None:
+    """A folder with a blank in its name, of a team with a tool and an engine of its own."""
+    folder = theirs.parent / "my team"
+    folder.mkdir()
+    for name in ("cap.py", "engine.py"):
+        (folder / name).write_text("")
+    file = folder / "team.toml"
+    file.write_text('tools = ["./cap.py", "search"]\n[hosts.h]\nengine = "./engine.py"\n')
+    pairs = shlex.split(" ".join(consents(file)))
+    granted = read(folder, pairs)
+    assert granted.tools == [str(folder / "cap.py"), "search"]
+    assert granted.hosts["h"].engine == str(folder / "engine.py")
+    for index in range(len(pairs)):
+        with pytest.raises(UserMistake, match="would run the code"):
+            read(folder, pairs[:index] + pairs[index + 1 :])
 
 
 @pytest.mark.parametrize("remedy", WISHES)

@@ -308,7 +308,16 @@ def test_the_command_prints_tables_for_people(
         ),
         ({COMAS: "not known", "ttrl": "may learn"}, "tiny", [], "method=ttrl agents=1"),
         ({COMAS: "will not", "ttrl": "will not", "rlvr": "can learn"}, "org/m", [], None),
-        ({COMAS: "can learn"}, "mine.toml", [], None),
+        (
+            {COMAS: "can learn"},
+            "tiny",
+            ["agents.judge.frozen=true"],
+            "agents.judge.frozen=true method=comas preset=p_true",
+        ),
+        ({COMAS: "can learn"}, "tiny", ["method=ttrl"], None),
+        ({COMAS: "can learn"}, "tiny", ["method=comas", "preset=stable"], None),
+        ({COMAS: "can learn"}, "tiny", ["method=comas"], "method=comas agents=2 preset=p_true"),
+        ({"ttrl": "may learn"}, "tiny", ["preset=p_true"], None),
     ],
 )
 def test_what_is_advised_ends_as_a_command(
@@ -318,6 +327,18 @@ def test_what_is_advised_ends_as_a_command(
     found = training_with(methods, [base], keys)
     assert found == (trains and f"train base={base} {trains}")
     assert training_with(methods, [base, base], keys) is None
+
+
+def test_files_and_exports_are_no_bases(tmp_path: Path) -> None:
+    (tmp_path / "team.toml").write_text("")
+    for team in (tmp_path, tmp_path / "team.toml"):
+        assert training_with([Advice(COMAS, "can learn", "")], [str(team)], []) is None
+
+
+@pytest.mark.parametrize("minutes", [math.inf, math.nan, 0.0, -1.0])
+def test_minutes_are_a_number_above_nothing(minutes: float) -> None:
+    with pytest.raises(UserMistake, match="minutes="):
+        preflight("tiny", minutes=minutes)
 
 
 def test_ctrl_c_is_told_in_a_word(

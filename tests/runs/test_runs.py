@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import comas
+from comas.cli.train import _next as next_commands
 from comas.config.plan import plan
 from comas.config.schema import read
 from comas.hooks import Hook
@@ -19,6 +20,7 @@ from comas.storage.records import without_none
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.remembering import in_passes
+from comas.training.result import result_of
 from comas.training.start import resume_async
 from comas.types import Question, UserMistake
 from tests.support.command import run
@@ -90,6 +92,16 @@ def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: 
     result = run_sync(resume_async(folder, Hook()))
     assert result.steps == 4
     assert essence(Run(folder)) == essence(whole)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_end_that_it_had(
+    untaught: Path, tmp_path: Path
+) -> None:
+    stopped = result_of(run_of(tmp_path / "r", untaught, tokens=10**6, steps=1), 0.0)
+    stopped.config["steps"] = 9
+    assert f"resume {stopped.run}" in list(next_commands(stopped))
+    stopped.config["tokens"] = 1
+    assert f"resume {stopped.run} tokens=2" in list(next_commands(stopped))
 
 
 def test_a_budget_of_tokens_may_be_taken_away(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from comas.game.play import settle_all
 from comas.storage import files
-from comas.storage.records import episode_record, without_none
+from comas.storage.game_log import Log
+from comas.storage.records import episode_record, strict, without_none
 from comas.storage.rewind import rewind
 from comas.storage.run import FORMAT, Run
 from comas.tasks import pick
@@ -200,3 +203,35 @@ def test_discussions_that_cannot_be_written_name_their_file(
     monkeypatch.setattr(Path, "write_text", too_large)
     with pytest.raises(OSError, match=r"File too large: '.*000000\.jsonl'$"):
         step(run, 0)
+
+
+def test_what_is_printed_every_reader_of_json_takes() -> None:
+    noted = {
+        ("a", 1): math.nan,
+        "np": np.float32(0.5),
+        "many": np.array([1.0, math.inf]),
+        "set": {3, 1},
+        "deep": [{2: b"\x01"}],
+        "none": None,
+    }
+    found = json.loads(json.dumps(strict(noted), allow_nan=False))
+    assert found == {
+        "('a', 1)": None,
+        "np": 0.5,
+        "many": [1.0, None],
+        "set": [1, 3],
+        "deep": [{"2": "01"}],
+        "none": None,
+    }
+    loop: list[object] = []
+    loop.append(loop)
+    json.dumps(strict(loop))
+
+
+def test_a_log_of_games_takes_what_a_run_takes(tmp_path: Path) -> None:
+    noted = {"margin": np.float32(0.5), "seen": {1, 2}, "by": {("a", 1): 2}}
+    log = Log(tmp_path / "games.jsonl")
+    log.add({"id": "q", "verdict": "right", "info": noted})
+    log.close(seconds=0.0)
+    again = Log(tmp_path / "games.jsonl")
+    assert again.found["q"]["info"] == {"margin": 0.5, "seen": [1, 2], "by": {"('a', 1)": 2}}

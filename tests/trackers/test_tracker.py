@@ -17,6 +17,7 @@ import pytest
 from comas.config.schema import read, settings_of
 from comas.exit_codes import MISTAKE
 from comas.hooks import Hook
+from comas.stats import Interval
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
 from comas.team.build import run_sync
@@ -52,6 +53,23 @@ def test_what_was_trained_without_a_tracker_is_sent_when_there_is_one(run: Run) 
     commit(run, 0, 2)
     play(run, attach(run, store, 2), 2, 3)
     assert store.steps == [1, 2, 3]
+
+
+def test_a_tracker_that_comes_later_gets_what_was_measured_before_and_each_measurement_once(
+    run: Run,
+) -> None:
+    found = Interval(0.25, 0.1, 0.4, 8)
+    run.write_eval("before", {"step": 0, "accuracy": found._asdict(), "answers": []})
+    commit(run, 0, 2)
+    store = Store()
+    for _ in range(2):
+        attached = attach(run, store, 2)
+        attached.measured("after", 2, found)
+        attached.ended(None)
+    attach(run, store, 2).measured("after", 3, found)
+    places = [(n, key) for n, of in store.rows for key in of if key.endswith("/mean")]
+    measured = [place for place in places if place[1] in ("before/mean", "after/mean")]
+    assert measured == [(0, "before/mean"), (2, "after/mean"), (3, "after/mean")]
 
 
 def test_a_process_that_dies_at_any_point_loses_nothing_and_repeats_one_at_most(run: Run) -> None:

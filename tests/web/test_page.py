@@ -289,6 +289,12 @@ def test_keys_turn_pages(served: str, page: Any) -> None:
     page.wait_for_selector('#main[data-ready="#/0/step/1"]')
     page.keyboard.press("ArrowRight")
     page.wait_for_selector('#main[data-ready="#/0/step/2"]')
+    page.keyboard.press("u")
+    page.wait_for_selector('#main[data-ready="#/"]')
+    page.locator("#skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.inner_text("h1") != "Not here"
     page.keyboard.press("/")
     page.wait_for_selector('#main[data-ready="#/find/any/"]')
 

@@ -163,7 +163,7 @@ def _run(run: Run) -> dict[str, str]:
     line = {"run": str(run.path), "when": when}
     try:
         result = result_of(run, 0.0)
-    except (UserMistake, KeyError, TypeError) as error:
+    except (UserMistake, KeyError, TypeError, OSError) as error:
         return {**line, "method": "", "base": "", "steps": "", "accuracy": "", "state": str(error)}
     config = result.config
     bases = {host.get("base", "") for host in config["hosts"].values()}
@@ -188,9 +188,12 @@ def _accuracy(result: Result) -> str:
 def _state(run: Run, result: Result) -> str:
     """Whether somebody works on a run, and otherwise how it ended."""
     try:
-        files.lock(run.path, "run").release()
+        if (run.path / files.LOCK).exists():
+            files.lock(run.path, "run").release()
     except UserMistake:
         return "running"
+    except OSError:  # somebody else's, or a disk that cannot be written
+        return "not known"
     if result.ended_by_alarm:
         return "ended by an alarm"
     return "done" if result.steps >= result.config["steps"] else "stopped"

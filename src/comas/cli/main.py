@@ -21,7 +21,7 @@ import typer
 
 from comas.cli import evaluate, listing, look, new, preflight, serve, study, train
 from comas.cli.output import Json, print_error, print_json
-from comas.config.schema import Config
+from comas.config.schema import Config, consents
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
 from comas.program import VERSION, command
 from comas.seams import StaleWeights
@@ -170,7 +170,8 @@ def export(
         }
         print_json(ctx, record)
         return
-    here = shlex.quote(str(done.folder))
+    # its own tools, say, are somebody else's code to whoever loads it
+    here = " ".join([shlex.quote(str(done.folder)), *consents(done.folder / "team.toml")])
     size = f"{done.bytes / 1e6:.1f} MB"
     print(f"team: {done.folder} ({size}), step {done.step} of {done.run}; card: README.md")
     print(f"next: {command()} play {here}")

@@ -23,6 +23,7 @@ from comas.config.schema import settings_of
 from comas.config.systems import is_run
 from comas.hooks import Hook, Hooks
 from comas.program import command
+from comas.storage.records import strict
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:
@@ -55,8 +56,8 @@ def is_name(word: str) -> bool:
 
 
 def print_json(ctx: typer.Context, record: Any) -> None:
-    """The object."""
-    print(json.dumps(record), file=ctx.obj, flush=True)
+    """Print the object."""
+    print(json.dumps(strict(record)), file=ctx.obj, flush=True)
 
 
 def print_error(message: str) -> None:

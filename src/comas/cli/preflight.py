@@ -18,7 +18,7 @@ from comas.cli.output import Json, print_json, print_note, split
 from comas.config.systems import is_run
 from comas.display import clean, watcher
 from comas.evaluation.preflight import ANSWERS_FIRST, Advice, Preflight, run_preflight
-from comas.models.sources import is_shipped
+from comas.models.sources import is_shipped, team_file
 from comas.program import command
 from comas.stats import Interval, spelt
 
@@ -67,22 +67,27 @@ def training_with(
     methods: Sequence[Advice], bases: Sequence[str], keys: Sequence[str]
 ) -> str | None:
     """Write the arguments of the training that is advised most, without labels; None where nothing
-    is, or where the team is not copies of one model.
+    is, where the team is not copies of one model, or where `keys` name another method or preset
+    than the one that was measured.
     """
-    if len(bases) != 1 or bases[0].endswith(".toml") or is_run(bases[0]):
+    if len(bases) != 1 or team_file(bases[0]) is not None or is_run(bases[0]):
         return None
     verdicts = {advice.method: advice.verdict for advice in methods}
     if verdicts.get(f"comas {ANSWERS_FIRST}") == "can learn":
+        measured = {"method": "comas", "preset": "p_true"}
         chosen = ["method=comas", "agents=2"]
         if is_shipped(bases[0]):  # others have it by default
             chosen.append("preset=p_true")
     elif verdicts.get("ttrl") == "may learn":
+        measured = {"method": "ttrl", "preset": "stable"}
         chosen = ["method=ttrl", "agents=1"]
     else:
         return None
     if not is_shipped(bases[0]):
         chosen.append("lr=1e-4")  # measured for 0.5B (docs/pretrained.md)
-    given = {key.partition("=")[0] for key in keys}
+    given = {key.partition("=")[0].partition(".")[0] for key in keys}
+    if any(key in given and f"{key}={value}" not in keys for key, value in measured.items()):
+        return None
     own = [pair for pair in chosen if pair.partition("=")[0] not in given]
     return shlex.join(["train", f"base={bases[0]}", *keys, *own])
 

@@ -280,7 +280,7 @@ def _next(result: Result) -> Iterator[str]:
         yield f"resume {folder} on_alarm=warn"
     elif result.steps >= result.config["steps"]:
         yield f"export {folder} my-team"
-    elif tokens is not None:
+    elif tokens is not None and result.tokens >= tokens:
         yield f"resume {folder} tokens={2 * tokens}"
     else:
         yield f"resume {folder}"

@@ -659,14 +659,22 @@ def check_trust(data: Mapping[str, Any], path: str | Path, asked_for: Sequence[s
     """Refuse what the file at `path` wants and nobody asked for; `asked_for` are the
     keys of the command line.
     """
-    for key, value, why in _wishes(data):
+    for key, value, why in _wishes(data, Path(path).parent):
         parts = key.split(".")
         prefixes = {".".join(parts[: i + 1]) for i in range(len(parts))}
         if not prefixes & set(asked_for):
             raise UserMistake(
                 f"{path}: {key} = {value} {why}; if you want that, say so on the command line:"
-                f" {key}={value}"
+                f" {shlex.quote(f'{key}={value}')}"
             )
+
+
+def consents(path: Path) -> list[str]:
+    """The `key=value` pairs, ready for a shell, that a command line has to have for all that a file
+    wants to be granted.
+    """
+    wishes = _wishes(_table(path), path.parent)
+    return [shlex.quote(f"{key}={value}") for key, value, _ in wishes]
 
 
 def _is_here(address: str) -> bool:
@@ -677,8 +685,10 @@ def _is_here(address: str) -> bool:
         return True
 
 
-def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Key, value and meaning of everything in a config that needs its reader's consent."""
+def _wishes(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Key, value and meaning of everything in a config in `folder` that needs its reader's consent;
+    paths are found from anywhere.
+    """
     hosts: Any = data.get("hosts")
     for name, table in cast(
         "Mapping[str, Any]", hosts if isinstance(hosts, Mapping) else {}
@@ -701,7 +711,8 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield f"hosts.{name}.api", address, "would send every discussion there"
         for key in OWN_FILES_OF_HOSTS:
             if names_file(target := host.get(key)):
-                yield f"hosts.{name}.{key}", target, "would run the code in that file"
+                place = beside(str(target), folder)
+                yield f"hosts.{name}.{key}", place, "would run the code in that file"
         # 1 and "yes" are read as true as well
         if host.get("trust_remote_code", False) is not False:
             yield (
@@ -713,7 +724,8 @@ def _wishes(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key in (key for key in OWN_FILES if key not in ("method", "task")):
         names = cast("list[Any]", data[key] if isinstance(data.get(key), list) else [])
         if any(map(names_file, names)):
-            yield key, shlex.quote(json.dumps(names)), "would run the code in that file"
+            places = [beside(name, folder) if names_file(name) else name for name in names]
+            yield key, json.dumps(places), "would run the code in that file"
     if data.get("sandbox", "auto") != "auto":
         yield "sandbox", "none", "would run programs that models write without walls"
 

@@ -177,6 +177,8 @@ class Preflight:
         """All of it as JSON, which has no infinity and no number that is none: those are null."""
         record = asdict(self)
         record["step_minutes"] = finite(self.step_minutes)
+        if self.truth is not None:
+            record["truth"] = {name: finite(share) for name, share in self.truth.items()}
         for judged in record["judges"]:
             for key in ("accepts_majority", "accepts_rarest"):
                 judged[key] = finite(judged[key])
@@ -240,6 +242,8 @@ def run_preflight(
             f"questions={questions}, answers={answers}: one question at least, and two answers of"
             " each"
         )
+    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
+        raise UserMistake(f"minutes={minutes}: a number above 0, or leave it out")
     planned = planned_team(bases, settings)
     config = planned.config
     for source in planned.sources():

@@ -29,7 +29,6 @@ from comas.config.systems import (
 )
 from comas.evaluation.setups import parts_of
 from comas.models.sources import team_file
-from comas.program import command
 from comas.storage import files as disk
 from comas.team import spending
 from comas.team.build import Team
@@ -201,7 +200,8 @@ def check_hosts(settings: Mapping[str, Any], teams: Sequence[Team]) -> None:
         table, _, rest = key.partition(".")
         if rest.endswith(".base"):
             raise UserMistake(
-                f"{key}={value}: what is evaluated is named as a system: {command()} eval {value}"
+                f"{key}={value}: leave it out, and give {value} as a system: a run, a model or a"
+                " team"
             )
         name = rest.partition(".")[0]
         if table == "hosts" and name not in host_names:

@@ -36,7 +36,7 @@ from comas.game.play import room_of
 from comas.game.prompts import clean
 from comas.hosts.ledger import BudgetSpent
 from comas.serve.playing import Players, Request, ServedAnswer, TooLong
-from comas.storage.records import plain
+from comas.storage.records import strict
 from comas.types import HostFailure, HostLost, Turn, UserMistake
 
 NOTHING: Sequence[Any] = (None, False, "", [], {}, "auto", "none", "default", {"type": "text"})
@@ -395,7 +395,7 @@ def event(record: dict[str, Any]) -> str:
 
 def as_json(record: Any) -> str:
     """JSON, of facts that a game noted what comes nearest; half a character is no text."""
-    return json.dumps(record, ensure_ascii=True, default=plain)
+    return json.dumps(strict(record), ensure_ascii=True)
 
 
 def usage_record(turns: Sequence[Turn]) -> dict[str, int]:

@@ -96,11 +96,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+LOCK = ".lock"
+"""File in a folder by which one process at a time works on it."""
+
+
 def lock(folder: Path, what: str) -> filelock.FileLock:
     """Keep other processes from working on this folder, a run say, until the lock is released, or
     until this process ends in whatever way.
     """
-    held = filelock.FileLock(folder / ".lock", timeout=0)
+    held = filelock.FileLock(folder / LOCK, timeout=0)
     try:
         held.acquire()
     except filelock.Timeout:

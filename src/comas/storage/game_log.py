@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.storage import files
+from comas.storage.records import line
 from comas.types import UserMistake
 
 
@@ -41,10 +42,10 @@ class Log:
         complete, newline, torn = raw.rpartition(b"\n")
         if torn:  # the process died while it wrote
             files.truncate(self.path, len(complete + newline))
-        lines = [line for line in complete.split(b"\n") if line]
-        for number, line in enumerate(lines, 1):
+        kept = [each for each in complete.split(b"\n") if each]
+        for number, each in enumerate(kept, 1):
             try:
-                record = json.loads(line.decode("utf-8"))
+                record = json.loads(each.decode("utf-8"))
                 _check(record)
             except (ValueError, KeyError, TypeError) as error:
                 raise UserMistake(
@@ -65,7 +66,7 @@ class Log:
         `close` waits for.
         """
         self._take(record)
-        files.append(self.path, files.as_json(record) + "\n")
+        files.append(self.path, line(record))
 
     def close(self, **facts: Any) -> None:
         """One process's work on it is done."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+def strict(value: Any, depth: int = 50) -> Any:
+    """What every reader of JSON takes: what is infinite or no number is null, keys are texts, other
+    facts are as in `plain`; of what is nested deeper than `depth` its type.
+    """
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return value if math.isfinite(value) else None
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if depth == 0:
+        return repr(type(value))
+    if isinstance(value, Mapping):
+        return {str(key): strict(part, depth - 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(part, depth - 1) for part in value]
+    return strict(plain(value), depth - 1)
 
 
 def _keys_as_text(value: Any, depth: int = 50) -> Any:

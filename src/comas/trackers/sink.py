@@ -81,6 +81,8 @@ class Tracker(Hook):
         """Where the id and `sent` are noted."""
         self.sent = 0
         """The newest step that the tracker has, counted from 1."""
+        self.measurements: list[str] = []
+        """Measurements that the tracker has: their name, and the step that they were made after."""
         self.has_failed = False
         self.tell: Callable[[str], None] = lambda text: None
         """Called with a failure."""
@@ -96,10 +98,14 @@ class Tracker(Hook):
             self.id = note["id"]
             # versions before 0.2 noted a number for each kind of figure
             self.sent = note["sent"]["tokens"] if isinstance(note["sent"], dict) else note["sent"]
+            self.measurements = note.get("measurements", [])
             self._write_note()  # before the store hears of the id
             name = run.path.resolve().name
             config = of_config(run.config())
             self.sink = self.open_sink(Tracked(name, self.id, config, folder, self.sent))
+            before = run.read_eval("before")
+            if before is not None and before["accuracy"] is not None:
+                self._send_measurement("before", before["step"], before["accuracy"])
             for metrics in itertools.islice(run.metrics(), start):
                 self._send(metrics)
 
@@ -110,8 +116,7 @@ class Tracker(Hook):
 
     def measured(self, name: str, step: int, found: Interval | None) -> None:
         if name != "validation" and found is not None:  # which is a figure of its step
-            figures = figures_of({name: found._asdict()})
-            self._guard(lambda: self.sink.measured(step, figures))
+            self._guard(lambda: self._send_measurement(name, step, found._asdict()))
 
     def ended(self, result: Any) -> None:
         self._guard(self.sink.close)
@@ -137,8 +142,16 @@ class Tracker(Hook):
             self.sent = number
             self._write_note()
 
+    def _send_measurement(self, name: str, step: int, found: Mapping[str, Any]) -> None:
+        key = f"{name} {step}"
+        if key not in self.measurements:
+            self.sink.measured(step, figures_of({name: found}))
+            self.measurements.append(key)
+            self._write_note()
+
     def _write_note(self) -> None:
-        files.replace(self.record, json.dumps({"id": self.id, "sent": self.sent}))
+        note = {"id": self.id, "sent": self.sent, "measurements": self.measurements}
+        files.replace(self.record, json.dumps(note))
 
 
 # --- figures: a name with slashes -> a finite number

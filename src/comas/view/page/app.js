@@ -52,14 +52,26 @@ function turn(by) {
   const parts = location.hash.replace("#/", "").split("/");
   if (parts[1] !== "step" && parts[1] !== "games") return;
   parts[parts.length - 1] = String(Number(parts.at(-1)) + by);
-  if (Number(parts.at(-1)) >= (parts.length === 3 ? 1 : 0)) location.hash = "#/" + parts.join("/");
+  const first = parts[1] === "step" && parts.length === 3 ? 1 : 0;
+  if (Number(parts.at(-1)) >= first) location.hash = "#/" + parts.join("/");
 }
+
+function up() {
+  const parts = location.hash.replace("#/", "").split("/");
+  location.hash = parts.length > 3 ? "#/" + parts.slice(0, -1).join("/") : "#/";
+}
+
+// its hash would be taken for the address of a page
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select")) return;
   if (event.key === "j" || event.key === "ArrowRight") turn(1);
   else if (event.key === "k" || event.key === "ArrowLeft") turn(-1);
-  else if (event.key === "u") location.hash = location.hash.split("/").slice(0, -1).join("/");
+  else if (event.key === "u") up();
   else if (event.key === "/") { event.preventDefault(); location.hash = "#/find/any/"; }
 });
 
