@@ -103,7 +103,8 @@ def size_of(model: str, folder: str, trust_remote_code: bool = False) -> ModelSi
     experts = int(getattr(text, "num_local_experts", 0) or getattr(text, "num_experts", 0) or 1)
     layers = int(text.num_hidden_layers)
     vocabulary = int(text.vocab_size)
-    block = 2 * width * (head * heads + keys + 1) + 3 * width * inner * experts
+    of_expert = int(getattr(text, "moe_intermediate_size", None) or inner) if experts > 1 else inner
+    block = 2 * width * (head * heads + keys + 1) + 3 * width * of_expert * experts
     tables = 1 if text.tie_word_embeddings else 2
     return ModelSize(
         parameters(model) or layers * block + (tables * vocabulary + 1) * width,
@@ -254,8 +255,11 @@ def need_of(plan: Plan, name: str) -> HostNeed | str:
         beside = min(1, len(learning))
     else:
         total = trained = sum(size.parameters for size in sizes)
-        kept = 4 * total + 8 * sum(size.parameters for size in learning)
-        kept += number * total * (refers + half + copied)
+        if plan.learns:  # float32, and moments of what learns
+            kept = 4 * total + 8 * sum(size.parameters for size in learning)
+            kept += number * total * (refers + half + copied)
+        else:
+            kept = number * total * (1 + copied)
         small = not gpu and largest.parameters < SMALL
         beside = len(learning)
         beside = min(beside, config.threads or os.cpu_count() or 1) if small else min(1, beside)

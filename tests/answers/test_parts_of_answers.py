@@ -10,6 +10,24 @@ from comas.answers import maths, parts
 from comas.types import Question
 
 SAME = {
+    "names in two cases": r"""
+\frac{Rr}{R-r} | -\frac{Rr}{r-R}
+\frac{1}{M-m} | -\frac{1}{m-M}
+x^2+1 | X^2+1
+y=2x | Y=2X
+C | c
+""",
+    "units of one letter": r"""
+\frac{3}{4} | \frac{3}{4}\text{ m}
+\sqrt{2} | \sqrt{2}\text{ m}
+2\pi | 2\pi\text{ m}
+2\sqrt{3} | 2\sqrt{3}\,\text{m}
+5\sqrt 2 | 5\sqrt{2}\text{ N}
+""",
+    "large exact numbers": r"""
+2^{100}-1 | 2\cdot 2^{99}-1
+100!+1 | 1+100!
+""",
     "congruences": r"""
 x\equiv 3 \pmod 5 | x\equiv3\pmod{5}
 x\equiv 3 \pmod 5 | x \equiv 3 (\bmod 5)
@@ -129,6 +147,23 @@ m+n\ne 0 | -n-m\ne0
 """,
 }
 OTHER = {
+    "names in two cases": r"""
+R-r | 0
+V-v | 0
+\frac{R}{r} | 1
+\frac{R}{r} | \frac{r}{R}
+\pi(R^2-r^2) | \pi(r^2-R^2)
+y=R-r | y=r-R
+""",
+    "large exact numbers": r"""
+2^{100}-1 | 2^{100}
+2^{2024}-1 | 2^{2024}
+100! | 100!+1
+1-\frac{1}{2^{100}} | 1
+""",
+    "determinants": r"""
+\begin{vmatrix}1&2\\3&4\end{vmatrix} | \begin{pmatrix}1&2\\3&4\end{pmatrix}
+""",
     "congruences": r"""
 x\equiv 3 \pmod 5 | x\equiv 4 \pmod 5
 x\equiv 3 \pmod 5 | 5
@@ -251,3 +286,17 @@ def test_what_is_not_read_whole_has_no_value(text: str) -> None:
     node = parts.parse(text)
     assert node[:2] == ["value", None]
     assert maths.value(text) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("[1,3]", "1,3"),
+        ("(1,3]", "1,3"),
+        (r"(-\infty,2]", r"-\infty,2"),
+        (r"(2,\infty)", r"2,\infty"),
+    ],
+)
+def test_the_ends_of_an_interval_are_no_interval(gold: str, answer: str) -> None:
+    assert verdict(gold, answer) == "wrong"
+    assert verdict("(1,3)", "1,3") == "right", "a pair may be written without brackets"

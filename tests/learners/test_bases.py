@@ -19,11 +19,14 @@ from comas.learners.logprobs import halve
 from comas.learners.lora import layers
 from comas.learners.lora.layers import row_by_row
 from comas.learners.lora.population import Population
+from comas.learners.recipe import Recipe
+from comas.learners.whole import FullLearner
 from comas.seams import AdapterSpec
 from comas.types import UserMistake
 from tests.support.adapters import UNEVEN, distance, fill, gradients, parts_of
 from tests.support.apart import ApartForCausalLM, Experts
 from tests.support.engines import engine_of
+from tests.support.learning import COMPARED
 from tests.support.memory import model_of
 from tests.support.mixed_rows import requests
 from tests.support.models import llama
@@ -377,3 +380,18 @@ def test_merged_weights_lie_as_the_base_keeps_them() -> None:
         module = name.removesuffix(".weight")
         change = tensors[f"{module}.lora_B"] @ tensors[f"{module}.lora_A"] * 2.0
         np.testing.assert_allclose((weight - weights[name]).numpy(), change.numpy().T, atol=1e-12)
+
+
+@pytest.mark.parametrize("base", ["qwen2_moe", "opt"])
+def test_whole_models_are_gone_on_with(base: str, tmp_path: Path) -> None:
+    """transformers writes experts one by one, and has them joined in memory."""
+    model = BASES[base]()
+    learner = FullLearner({"p": model}, Recipe(1e-3), COMPARED, 0)
+    learner.save(tmp_path)
+    kept = {name: weight.clone() for name, weight in model.named_parameters()}
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    learner.load(tmp_path)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, kept[name]), name

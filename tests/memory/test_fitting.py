@@ -466,6 +466,10 @@ def test_what_is_kept_adds_up(tmp_path: Path) -> None:
     keys = ["hosts.home.learner=adapters", "hosts.home.rank=8"]
     three = load(*keys, "agents=3")
     assert (three.kept, three.trained) == (8 * size + 3 * 16 * adapter, 3 * adapter)
+    alone = runs.planned([f"base={folder}", "task=sums", "agents=1"], learn=False)
+    asked = memory.need_of(alone, "home")
+    assert isinstance(asked, memory.HostNeed)
+    assert asked.kept == 8 * size, "weights and what is packed of them"
     frozen = load(*keys, "agents.a0.frozen=true", "agents.a1={}", "agents.a2={}")
     assert frozen.kept == 8 * size + (3 * 8 + 2 * 8) * adapter
 
@@ -557,3 +561,23 @@ def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(
     cache = vllm.cache_bytes(row, host.max_rows, size - of_learner, reserved, "cuda", "hosts.home")
     assert row <= cache <= row * host.max_rows
     assert of_learner + reserved + cache <= size
+
+
+def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
+    """Sizes of Qwen3-30B-A3B, whose weights are not on this disk."""
+    config = AutoConfig.for_model(
+        "qwen3_moe",
+        hidden_size=2048,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_hidden_layers=48,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        num_experts=128,
+        vocab_size=151936,
+    )
+    config.save_pretrained(tmp_path)
+    assert memory.size_of(str(tmp_path), str(tmp_path)).parameters == pytest.approx(
+        30.5e9, rel=0.02
+    )

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from comas.config.plan import plan
-from comas.config.schema import read
+from comas.config.schema import checked, read
 from comas.models.sources import (
     is_shipped,
     known_as,
@@ -18,6 +19,7 @@ from comas.models.sources import (
     shipped_name,
     source_of,
 )
+from comas.storage.records import without_none
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))
@@ -51,3 +53,19 @@ def test_a_folder_of_that_name_is_meant_before_it(
     (tmp_path / "seed").mkdir()
     assert not is_shipped("seed")
     assert source_of("seed").kind == "folder"
+
+
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_a_run_is_a_base_wherever_its_host_was(kind: str, tmp_path: Path) -> None:
+    """One that learnt on a Ray cluster was taken for a tiny model, with its rates."""
+    host = {"base": "org/model", "kind": kind, "learner": "adapters"}
+    config = checked({"lr": 1e-5, "hosts": {"home": host}})
+    text = tomli_w.dumps(without_none(config.model_dump()))
+    (tmp_path / "config.toml").write_text(text)
+    source = source_of(str(tmp_path))
+    assert source.origin == {"org/model"}
+    assert not source.tiny
+    (tmp_path / "model").mkdir()
+    relative = {"hosts": {"home": {**host, "base": "./model"}}}
+    (tmp_path / "mine.toml").write_text(tomli_w.dumps(relative))
+    assert read(tmp_path / "mine.toml").hosts["home"].base == str(tmp_path / "model")

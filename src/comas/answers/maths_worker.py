@@ -36,7 +36,9 @@ ROUNDED = 0.5000001e-6
 CLOSE = 1e-4
 """Relative difference that decimals may have, since those of small numbers hold few digits."""
 EXACT = 1e-20
-"""Relative difference that exact numbers may have: what thirty digits of evaluation may lose."""
+"""Relative difference that exact numbers which are no fractions may have: what thirty digits of
+evaluation may lose.
+"""
 POINTS = 12
 """Places at which formulas with unknowns are compared."""
 NEEDED = 3
@@ -76,7 +78,9 @@ def _same_value(kind: str, gold: Any, answer: Any) -> bool:
         return one is not None and other is not None and bool(one == other)
     if kind == "value":
         one, other = _parsed_node(gold), _parsed_node(answer)
-        return one is not None and other is not None and _same_object(one, other)
+        if one is None or other is None:
+            return False
+        return _same_object(*_in_one_case([one, other]))
     return _same_relation(kind, gold, answer)
 
 
@@ -87,10 +91,11 @@ def _same_value(kind: str, gold: Any, answer: Any) -> bool:
 def _parsed(latex: str) -> Any:
     """The sympy object of a formula; None where the grammar does not read all of it."""
     from antlr4 import Token
-    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
     from sympy import Basic, I
 
-    reader = _Latex2Sympy(is_real=True)
+    # R and r are two radii
+    reader = _Latex2Sympy(is_real=True, config=ConversionConfig(lowercase_symbols=False))
     try:
         parser = reader.create_parser(latex)
         parser.math()
@@ -109,6 +114,20 @@ def _parsed(latex: str) -> Any:
 
 def _parsed_node(node: Node) -> Any:
     return _parsed(node[1]) if node[0] == "value" and node[1] is not None else None
+
+
+def _in_one_case(formulas: list[Any]) -> list[Any]:
+    """Formulas with all names in small letters, unless one of them tells `R` from `r`."""
+    from sympy import Basic, Symbol
+
+    renamed: dict[Any, Any] = {}
+    for formula in formulas:
+        symbols = formula.free_symbols if isinstance(formula, Basic) else set()
+        small = {symbol: Symbol(str(symbol).lower(), real=symbol.is_real) for symbol in symbols}
+        if len(set(small.values())) < len(symbols):
+            return formulas
+        renamed |= small
+    return [f.xreplace(renamed) if isinstance(f, Basic) else f for f in formulas]
 
 
 @lru_cache(maxsize=4096)
@@ -144,6 +163,8 @@ def _near(one: Any, other: Any) -> bool:
     """Whether two numbers are equal: exact ones exactly, decimals within their rounding."""
     from sympy import Float
 
+    if one.is_Rational and other.is_Rational and not one.has(Float) and not other.has(Float):
+        return bool(one == other)
     apart = abs((one - other).evalf(30))
     size = max(abs(one.evalf(30)), abs(other.evalf(30)))
     if not one.has(Float) and not other.has(Float):
@@ -205,6 +226,9 @@ def _same_relation(kind: str, gold: Node, answer: Node) -> bool:
     if kind == "relation" and gold[1] != answer[1]:
         return False
     is_directed = kind == "relation" and gold[1] != r"\ne"
+    count = len(differences[0])
+    both = _in_one_case([*differences[0], *differences[1]])
+    differences = [both[:count], both[count:]]
     return all(_proportional(a, b, is_directed) for a, b in zip(*differences, strict=True))
 
 

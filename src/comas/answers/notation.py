@@ -287,6 +287,8 @@ def _box(words: str, box: str, before: list[str]) -> list[str]:
         behind_unit = before[-2:-1] and before[-2].startswith(r"\text{") and last == r"\cdot"
         behind_number = last[:1].isdigit() or last in (r"\mu", "/", r"\degree")
         behind_number = behind_number or _POWER_OF_TEN.search("".join(before[-7:]).rstrip())
+        apart = before[-1:] == [" "] or words[:1].isspace()
+        behind_number = behind_number or (apart and last in ("}", ")", r"\pi", r"\infty"))
         if bare not in _SYMBOLS and (behind_number or behind_unit):
             return [rf"\text{{{bare}}}"]
         return (

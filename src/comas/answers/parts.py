@@ -39,7 +39,7 @@ _MIRRORED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _RELATIONS = {"=", *_MIRRORED, r"\ne", r"\approx", r"\in", r"\equiv"}
 _AND, _OR = r"\text{and}", r"\text{or}"
 _SETS = {r"\cup", r"\cap", r"\backslash"}
-_MATRICES = r"\\begin\{[pbBvV]?matrix\}"
+_MATRICES = r"\\begin\{[pbB]?matrix\}"
 _ROWS = r"\\begin\{(?:aligned|align\*?|cases|gathered|gather\*?|array|split)\}"
 
 
@@ -207,6 +207,10 @@ def _bounds(sides: list[list[str]], relations: list[str], depth: int) -> Node | 
 
 def _infinite(sign: str) -> Node:
     return ["value", sign + r"\infty ", sign + r"\infty"]
+
+
+def _is_infinite(node: Node) -> bool:
+    return node[0] == "value" and r"\infty" in (node[1] or "")
 
 
 def _is_bounded(node: Node) -> bool:
@@ -550,6 +554,8 @@ def same(gold: Node, answer: Node, same_value: Callable[[str, Node, Node], bool]
     if "percent" in kinds:
         return _same_percent(gold, answer, same_value)
     if kinds == ("tuple", "list"):
+        if gold[1] != "()" or any(map(_is_infinite, gold[2])):
+            return False  # an interval, of which a list has the ends alone
         return len(gold[2]) == len(answer[1]) and all(map(compare, gold[2], answer[1]))
     if kinds == ("tuple", "tuple") and gold[1] == answer[1]:
         return len(gold[2]) == len(answer[2]) and all(map(compare, gold[2], answer[2]))

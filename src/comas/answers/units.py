@@ -34,7 +34,10 @@ _PARTS = (
     "|(?:thir|four|fif|six|seven|eigh|nine)teenths?|(?:twen|thir|for|fif|six|seven|eigh|nine)tieths?"
 )
 """Parts of a whole. `second` and `quarter` are a unit and a coin as well, and stay one."""
-_SIGNS = "squared|cubed|factorial|minus|plus|negative|below|over|divided|multiplied"
+_SIGNS = (
+    "squared|cubed|factorial|minus|plus|negative|below|over|divided|multiplied|double|twice"
+    r"|(?<!\\)(?:sqrt|ln|log|pi|infinity|(?<!\.)e(?![.^{(]))"
+)
 _RELATIONS = "at (?:most|least)|than|not|nor|or|and|to|versus|vs|isn't|unless|except"
 _SHORT_SCALES = "(?-i:k)|bn|mn|mln|grand"
 _ALTERING = re.compile(

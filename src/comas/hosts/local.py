@@ -178,7 +178,8 @@ class LocalHost:
         prompt_ids = self.chat.encode(ask.messages)
         spelt = [self.chat.encode_beginning(ask.messages, choice) for choice in choices]
         check_tokens(choices, [ids.tolist() for ids in spelt], ask.turn)
-        needed = len(prompt_ids) + max(map(len, spelt))
+        drawn = getattr(self.engine, "draws_behind", 0)  # some engines cannot but draw a token more
+        needed = len(prompt_ids) + max(map(len, spelt)) + drawn
         if needed > self.context:
             raise NoRoom(
                 f"turn {ask.turn}: the prompt and its longest choice need {needed} tokens, and the"

@@ -174,6 +174,9 @@ def _load_weights(model: Any, path: Path) -> None:
         raise UserMistake(f"{path} has no model*.safetensors: not a checkpoint of this policy")
     tensors = {name: value for file in files for name, value in load_file(file).items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
+    if unexpected:  # experts, which transformers writes one by one, and joins when it reads them
+        read = type(model).from_pretrained(path, dtype=model.dtype, trust_remote_code=False)
+        missing, unexpected = model.load_state_dict(read.state_dict(), strict=False)
     lost = sorted(set(missing) - set(model.all_tied_weights_keys))
     if unexpected or lost:
         raise UserMistake(f"{path} does not fit this base: missing {lost}, unexpected {unexpected}")

@@ -287,7 +287,7 @@ def has_weights(host: Mapping[str, Any]) -> bool:
     """Whether the unchecked table of a host is one with weights of ours; elsewhere a base is a name
     only.
     """
-    return "api" not in host and host.get("kind", "local") == "local"
+    return "api" not in host and host.get("kind", "local") in ("local", "ray")
 
 
 def is_place(name: str) -> bool:
