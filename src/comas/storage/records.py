@@ -75,8 +75,8 @@ def plain(value: Any) -> Any:
 
 
 def strict(value: Any, depth: int = 50) -> Any:
-    """Return what every reader of JSON takes: what is infinite or no number is null, keys are texts, other
-    facts are as in `plain`; of what is nested deeper than `depth` its type.
+    """Return what every reader of JSON takes: what is infinite or no number is null, keys are
+    texts, other facts are as in `plain`; of what is nested deeper than `depth` its type.
     """
     if isinstance(value, float) and not isinstance(value, np.generic):
         return value if math.isfinite(value) else None
