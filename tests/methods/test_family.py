@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -389,3 +390,12 @@ def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:
     assert held.method.reference == ("solution",)
     assert held.method.refers
     assert not runs.planned(["method=srlm"]).method.refers
+
+
+@pytest.mark.parametrize("method", [azr, mae])
+def test_training_seeds_come_back_as_they_are(method: ModuleType) -> None:
+    questions = pick.load("train", form="two", limit=8)
+    state = method.start(questions, pick.task, seeds=8)
+    keys = {"seeds": 8, "solve": 1.0}
+    again = method.draw(state, questions, 8, random.Random(0), pick.task, **keys)
+    assert sorted(q.id for q in again) == sorted(q.id for q in questions)

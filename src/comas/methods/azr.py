@@ -35,15 +35,17 @@ def draw(
     rng: random.Random,
     task: Task,
     *,
+    seeds: Whole = 0,
     refer: Share = 0.5,
     solve: Share = 0.5,
 ) -> list[Question]:
     """A share `solve` of the step from the pool, as far as it goes; the rest are proposals, of
-    which a share `refer` sees an accepted question.
+    which a share `refer` sees an accepted question. Of the pool the first `seeds` training
+    questions are asked as they are: what is read from a text need not have their form.
     """
     pool = state["pool"]
     most = int(solve * count)
-    again = posed_again(rng.sample(pool, min(len(pool), most)), task)
+    again = posed_again(rng.sample(pool, min(len(pool), most)), task, questions[:seeds])
     examples: list[str] = []
     for _ in range(count - len(again)):
         refers = bool(pool) and rng.random() < refer
