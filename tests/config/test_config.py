@@ -85,7 +85,7 @@ def test_an_unknown_key_with_none_near_is_told_with_all(key: str) -> None:
         "method=spiral options.decay=3",
         "method=optima options.length=-2",
         "method=agent0_vl options.gate=7",
-        "method=agent0_vl options.gate=-0.5",
+        "method=agent0_vl options.gate=-1.5",
     ],
 )
 def test_a_value_that_a_key_cannot_have_is_told(pairs: str) -> None:

@@ -16,6 +16,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Interval
 
 from comas.game.agent import Agent, choose, together
 from comas.game.dialogue import converse
@@ -27,12 +30,16 @@ from comas.objective.credit import given
 from comas.objective.losses import clipped
 from comas.objective.rewards import by_id, compare, compare_turns, dialogues, in_role, mean
 from comas.setups import tools
-from comas.types import Count, Episode, Method, Question, Role, Share, Task, Turn, Whole
+from comas.types import Count, Episode, Method, Question, Role, Task, Turn, Whole
 
 WORDING = {
     **SOLVING,
     "repair": "{question}\n\nFind what is missing, then solve it and end with the answer.",
 }
+
+
+Gate = Annotated[float, Interval(ge=-1, le=2)]
+"""Bound of a score x confidence, which lies between -1 and 1: -1 is below all, 2 above all."""
 
 
 async def play(
@@ -45,7 +52,7 @@ async def play(
     turns: Count = 6,
     checks: Count = 3,
     repairs: Whole = 2,
-    gate: Share = 0.7,
+    gate: Gate = 0.7,
 ) -> str | None:
     """Answer with the outcome; None where no answer is borne out."""
     solvers = [choose(agents, rng, "solution") for _ in range(answers)]
