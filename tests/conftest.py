@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from comas import machine, sandbox
 from comas.sandbox import jail
 from comas.sandbox.jail import Broken, probe
 from comas.testing import tiny_model
+from tests.support.processes import running
 from tools.tiny.teach import make_model, save
 
 pytest_plugins = [
@@ -97,21 +97,15 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return request.param
 
 
-def _pids(command: str) -> list[str]:
-    """Processes whose command line matches."""
-    found = subprocess.run(["pgrep", "-f", command], capture_output=True, text=True, check=False)
-    return found.stdout.split()
-
-
 @pytest.fixture
 def unharmed() -> Iterator[None]:
     """Nothing is left behind: no process of a sandbox, no file."""
     yield
     mine = f'"owner": {os.getpid()}([^0-9]|$)'
     # which stays, for the next
-    warm = {str(jail.FORKS.process.pid)} if jail.FORKS.process else set()
+    warm = {jail.FORKS.process.pid} if jail.FORKS.process else set()
     until = time.monotonic() + 1.0  # what was killed may take a moment to be gone
-    while left := set(_pids(mine)) - warm:
+    while left := set(running(mine)) - warm:
         assert time.monotonic() < until, left
         time.sleep(0.01)
     assert not (Path.home() / "comas-was-here").exists()

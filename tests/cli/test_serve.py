@@ -74,6 +74,10 @@ def test_a_mistake_is_one_line(
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def loading(*_: object, **__: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("comas.cli.serve.greeted", loading)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert command(["serve", "tiny", "--port", port], monkeypatch) == 2

@@ -80,12 +80,6 @@ def test_holm_by_its_definition(values: list[float]) -> None:
     )
 
 
-def test_holm_against_statsmodels() -> None:
-    multitest = pytest.importorskip("statsmodels.stats.multitest")
-    values = list(np.random.default_rng(0).random(20) ** 3)
-    assert holm(values) == pytest.approx(list(multitest.multipletests(values, method="holm")[1]))
-
-
 def test_runs_that_agree_do_not_widen_the_interval() -> None:
     gaps = np.zeros((3, 100))
     gaps[:, :40] = 1.0

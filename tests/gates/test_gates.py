@@ -46,8 +46,24 @@ def imports(tree: ast.AST, lazy: bool) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
+            module = node.module or ""
+            found.add(module)
+            if module == "comas":  # `from comas import memory`
+                found |= {f"comas.{a.name}" for a in node.names}
     return found
+
+
+def test_imports_name_the_whole_way() -> None:
+    for path in FILES:
+        nodes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ImportFrom)]
+        assert not [node.lineno for node in nodes if node.level], path
+
+
+def test_no_test_hides_another_of_its_name() -> None:
+    for path in Path(__file__).parents[1].rglob("test_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert len(names) == len(set(names)), path
 
 
 def room(path: Path) -> str:
@@ -117,7 +133,7 @@ WALLS = {
     "serve": "config evaluation game hosts signals storage sync team types",
     "setups": "game types",
     "storage": "program types",
-    "tasks": "answers game questions types",
+    "tasks": "answers game questions sandbox types",
     "team": "config game hosts learners machine program sandbox sync types",
     "testing": "config game hosts learners questions seams storage tasks team types",
     "view": "game storage types",  # of game only how an unreadable reply is noted

@@ -281,7 +281,7 @@ def date(seconds: float) -> str:
 
 def test_waits_are_told_in_seconds_milliseconds_and_as_a_date(serve: Any, host_at: Any) -> None:
     for header, least in (
-        ({"Retry_After": date(2.5)}, 1.4),
+        ({"Retry_After": date(3.5)}, 1.4),
         ({"retry_after_ms": "1200"}, 1.1),
         ({"Retry_After": "1.2"}, 1.1),
     ):

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from comas.game.agent import TeamMember
@@ -305,10 +305,28 @@ def test_scores_that_do_not(text: str) -> None:
     assert comas.read_score(plain(text)) is None
 
 
-@given(st.text(alphabet="<>/score 123\n", max_size=50))
+PIECES = [
+    "<score>",
+    "</score>",
+    "< score >",
+    "3",
+    "1",
+    " ",
+    "\n",
+    "x",
+    "<",
+    "<scores>",
+    "</ score>",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+@example("so <score>3</score>\n")
 def test_a_score_that_counts_is_the_only_element_and_the_end(text: str) -> None:
     score = comas.read_score(plain(text))
-    if score is not None:
+    if score is None:
+        assert not re.fullmatch(r"(?s)[^<]*<score>[123]</score>\s*", text)
+    else:
         assert re.fullmatch(rf"(?s).*<\s*score\s*>\s*{score}\s*<\s*/\s*score\s*>\s*", text)
         assert len(re.findall(r"<\s*/?\s*score\b", text)) == 2
 

@@ -22,9 +22,14 @@ def recorded() -> dict[str, Any]:
 
 def test_golden_runs(played: dict[str, Any], recorded: dict[str, Any]) -> None:
     """Regenerate with `python -m tests.support.golden` and read the difference."""
-    if played["made_by"] == recorded["made_by"]:
-        assert played == recorded
     assert beyond_rounding(played) == beyond_rounding(recorded)
+
+
+def test_golden_runs_bit_by_bit(played: dict[str, Any], recorded: dict[str, Any]) -> None:
+    """All turns and weights after learning, whatever newer instructions the processor has."""
+    if played["made_by"] != recorded["made_by"]:
+        pytest.skip(f"recorded by {recorded['made_by']}, played by {played['made_by']}")
+    assert played == recorded
 
 
 def test_most_of_the_first_step_is_compared_on_every_processor(recorded: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from comas.sandbox.filter import MACHINES
 from comas.sandbox.jail import Broken, Limits, isolation, probe, system_folders
 from comas.sandbox.literals import NotLiteral, decode, encode
 from comas.types import UserMistake
+from tests.support.processes import running
 from tests.support.programs import attack
 
 if sys.platform != "linux":
@@ -396,18 +397,15 @@ def test_sandboxes_end_with_the_process_that_started_them(kind: str) -> None:
         " time.sleep(300)', 'assert f() == 1', names=['f'])"
     )
     with subprocess.Popen([sys.executable, "-c", script, kind]) as ours:
-        marked = ["pgrep", "-f", f'"owner": {ours.pid}([^0-9]|$)']
+        marked = f'"owner": {ours.pid}([^0-9]|$)'
         deadline = time.monotonic() + 30
-        while (
-            len(found := subprocess.run(marked, capture_output=True, check=False).stdout.split())
-            < 4
-        ):
+        while len(found := running(marked)) < 4:
             assert time.monotonic() < deadline, found
             time.sleep(0.1)
         time.sleep(0.5)
         ours.kill()
     deadline = time.monotonic() + 10
-    while subprocess.run(marked, capture_output=True, check=False).stdout:
+    while running(marked):
         assert time.monotonic() < deadline, "they outlive it"
         time.sleep(0.05)
 

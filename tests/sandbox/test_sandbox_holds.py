@@ -22,6 +22,7 @@ import pytest
 from comas import sandbox
 from comas.sandbox import check, filter, jail, needed
 from comas.sandbox.jail import Broken, Limits, probe
+from tests.support.processes import running
 from tests.support.programs import attack
 
 if sys.platform != "linux":
@@ -435,23 +436,18 @@ program = "import ctypes, time\\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\\ntime.s
 sandbox.check(program, "assert f() == 1", names=["f"], limits=sandbox.Limits(seconds=40))
 """
     with subprocess.Popen([sys.executable, "-c", script, kind]) as ours:
-        marked = ["pgrep", "-f", f'"owner": {ours.pid}([^0-9]|$)']
+        marked = f'"owner": {ours.pid}([^0-9]|$)'
         deadline = time.monotonic() + 30
-        while (
-            len(found := subprocess.run(marked, capture_output=True, check=False).stdout.split())
-            < 4
-        ):
+        while len(found := running(marked)) < 4:
             assert time.monotonic() < deadline, found
             time.sleep(0.1)
         time.sleep(1)
         ours.kill()
     deadline = time.monotonic() + 5
-    while left := subprocess.run(
-        marked, capture_output=True, text=True, check=False
-    ).stdout.split():
+    while left := running(marked):
         if time.monotonic() > deadline:
             for pid in left:
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"they outlive it: {left}")
         time.sleep(0.05)
 

@@ -363,17 +363,6 @@ def test_a_quiet_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -
             assert list(lines)[-2:] == ["data: [DONE]", ""]
 
 
-def test_connections_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comas.serve.endpoint.CONNECTIONS", 5)
-    with running(scripted(lambda *_: SAID)) as served:
-        port = int(served.url.split(":")[2].partition("/")[0])
-        with ExitStack() as clients:
-            for _ in range(5):
-                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
-            until(lambda: served.post(CHAT).status_code == 503)
-        until(lambda: served.post(CHAT).status_code == 200)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_ends_its_discussion(stream: bool) -> None:
     team = scripted(lambda *_: SAID, host=Slow)

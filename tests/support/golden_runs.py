@@ -109,18 +109,9 @@ def made_by() -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "machine": platform.machine(),
-        "processor": f"{process_facts({})['processor']}, {vectors()}",
+        "processor": process_facts({})["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-
-
-def vectors() -> str:
-    """The processor's vector instructions, where the system lists them: names of models hide
-    them.
-    """
-    listed = Path("/proc/cpuinfo")
-    words = listed.read_text().split() if listed.is_file() else []
-    return " ".join(sorted({w for w in words if w.startswith(("avx", "fma", "sse", "asimd"))}))
 
 
 def beyond_rounding(runs: Mapping[str, Any]) -> dict[str, Any]:
