@@ -47,7 +47,7 @@ demo: $(VENV)/.installed
 	$(BIN)/comas train $(TRAIN)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not commands and not real" -rs
 
 # folders whose tests neither train nor start processes
 UNIT := answers game methods objective serve setups storage tasks training view gates/test_gates.py

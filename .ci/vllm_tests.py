@@ -55,7 +55,10 @@ def installed(environment: Path, python: Path, wheels: str) -> str | None:
     alone = [*pip, "--no-deps"]
     tried = subprocess.run([*alone, PACKAGE], capture_output=True, text=True, check=False)
     if tried.returncode:
-        return (tried.stderr.strip().splitlines() or ["no reason"])[-1]
+        reason = (tried.stderr.strip().splitlines() or ["no reason"])[-1]
+        if "No matching distribution" not in reason:
+            raise SystemExit(f"make test-vllm: {reason}")
+        return reason
     build = [*alone, "--extra-index-url", wheels, f"torch=={TORCH}+cpu"]
     if subprocess.run(build, check=False).returncode:
         subprocess.run([*alone, f"torch=={TORCH}"], check=True)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import comas
 from comas.cli.train import _next as next_commands
@@ -66,6 +68,26 @@ def test_resuming_what_is_done_says_so_and_touches_nothing(
     assert "note: nothing is left to do: all steps are done (4); go on: " in said
     assert f"resume {whole.path} steps=8" in said
     assert times == {p: p.stat().st_mtime_ns for p in times}
+
+
+@pytest.mark.parametrize("words", ["report runs/r", "report runs/r --discussions", "list runs"])
+def test_a_report_runs_nothing_that_a_folder_names(
+    words: str,
+    whole: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SECURITY.md: who looks at a run of somebody else runs none of its code."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(whole.path, tmp_path / "runs" / "r")
+    (tmp_path / "evil.py").write_text('open("ran", "w").close()\n')
+    config = whole.config()
+    evil = str(tmp_path / "evil.py")
+    config |= {"method": evil, "task": evil, "tools": [evil], "monitors": [evil], "track": [evil]}
+    config["hosts"]["home"] |= {"kind": evil, "engine": evil}
+    (tmp_path / "runs" / "r" / "config.toml").write_text(tomli_w.dumps(config))
+    assert run(words.split(), monkeypatch) == 0
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(

@@ -343,15 +343,19 @@ program = "import os, ctypes, hashlib, sys\\ndef f(path):\\n    return os.path.e
 for secret in {list(map(str, secrets))!r}:
     print(sandbox.check(program, f"assert f({{secret!r}}) == (False, {str(home)!r})", names=["f"]))
 """
+    tried = 0
     for walls in ("unshare", "bwrap"):
         try:
             probe(walls)
         except (Broken, OSError):
             continue
+        tried += 1
         told = subprocess.run(
             [copied, "-c", script, walls], capture_output=True, text=True, check=False
         )
         assert told.stdout.count("verdict='right'") == len(secrets), told
+    if not tried:
+        pytest.skip("neither wall works here")
 
 
 def test_only_the_standard_library_is_there(kind: str) -> None:
