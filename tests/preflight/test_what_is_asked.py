@@ -113,7 +113,10 @@ def test_as_many_questions_are_asked_as_fit_into_minutes(minutes: float | None, 
     assert heard[0].startswith("asking 7 questions of pick, 2 times each: at most 119 replies")
     assert heard[1] == "7 questions: intervals say next to nothing, ask 16 or more"
     assert any("for the other 3 questions" in line for line in heard) == (asked == 7)
-    assert any("fit into" in line for line in heard) == (minutes is not None)
+    assert any("fit into" in line for line in heard) == (minutes == 60.0)
+    assert any("the first 4 questions took more than 1e-09" in line for line in heard) == (
+        asked == 4
+    )
 
 
 def game(folder: Path) -> str:

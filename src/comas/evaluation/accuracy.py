@@ -97,14 +97,12 @@ def by_agent(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def paired_gain(before: Sequence[Answer], after: Sequence[Answer]) -> Interval | None:
-    """Mean over questions of the change in the share of right answers to the same questions, of the
-    agents that were measured both times.
+    """Mean over questions of the change in the agents' share of right answers to the same
+    questions. What was measured before counts of those agents that were measured after too.
     """
-    agents = {answer["agent"] for answer in before} & {answer["agent"] for answer in after}
-    shares_before, shares_after = (
-        by_question([answer for answer in answers if answer["agent"] in agents])
-        for answers in (before, after)
-    )
+    agents = {answer["agent"] for answer in after}
+    shares_before = by_question([answer for answer in before if answer["agent"] in agents])
+    shares_after = by_question(after)
     in_both = sorted(shares_before.keys() & shares_after.keys())
     differences = [shares_after[question] - shares_before[question] for question in in_both]
     return gain_interval(differences) if differences else None
