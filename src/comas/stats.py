@@ -270,8 +270,8 @@ def _t_test(
 
     df = max(1.0, df)
     error = math.sqrt(variance)
-    if error < 1e-12:  # all say the same, but for rounding: what chance makes of n equal signs
-        return _unanimous(mean, n, level), 1.0 if abs(mean) < 1e-12 else min(1.0, 2.0 ** (1 - n))
+    if error < ROUNDING:  # all say the same, but for rounding: what chance makes of n equal signs
+        return _unanimous(mean, n, level), 1.0 if abs(mean) < ROUNDING else min(1.0, 2.0 ** (1 - n))
     half = _quantile_of_t(0.5 + level / 2, df) * error
     p = 2 * float(stdtr(df, -abs(mean) / error))
     return Interval(mean, mean - half, mean + half, n), p

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,10 @@ def test_discussions_that_cannot_be_written_name_their_file(
         step(run, 0)
 
 
+class Colour(str, Enum):  # noqa: UP042 - as games of others have them
+    RED = "red"
+
+
 def test_what_is_printed_every_reader_of_json_takes() -> None:
     noted = {
         ("a", 1): math.nan,
@@ -213,6 +218,7 @@ def test_what_is_printed_every_reader_of_json_takes() -> None:
         "set": {3, 1},
         "deep": [{2: b"\x01"}],
         "none": None,
+        "colour": Colour.RED,
     }
     found = json.loads(json.dumps(strict(noted), allow_nan=False))
     assert found == {
@@ -222,6 +228,7 @@ def test_what_is_printed_every_reader_of_json_takes() -> None:
         "set": [1, 3],
         "deep": [{"2": "01"}],
         "none": None,
+        "colour": "red",
     }
     loop: list[object] = []
     loop.append(loop)

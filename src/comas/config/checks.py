@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from comas.config.plugins import (
     plugin_names,
 )
 from comas.config.schema import Config
+from comas.game.play import bare
 from comas.models import gguf
 from comas.models.sources import Source, check_place
 from comas.objective.preference import WITHOUT_KL
@@ -44,7 +44,7 @@ def check_training(plan: Plan) -> None:
                 f"kl.{role}: method {config.method} {says} that role:"
                 f" {nearest(role, method.rewarded)}{_own_rewarded(config)}"
             )
-        if kl[role] and _without_options(method.credit) in WITHOUT_KL:
+        if kl[role] and bare(method.credit) in WITHOUT_KL:
             raise UserMistake(
                 f"kl.{role}: the credit of method {config.method} has no KL beside its own terms:"
                 " leave it out, and set credit.beta (dpo, ipo) or credit.eta (sppo)"
@@ -65,13 +65,6 @@ def check_training(plan: Plan) -> None:
             f"tools = {', '.join(config.tools)}: nobody can call one in method {config.method}:"
             " leave it out, or take a method that needs them, such as agent0_vl (docs/tools.md)"
         )
-
-
-def _without_options(function: Any) -> Any:
-    """The function to which options are bound by `partial`."""
-    while isinstance(function, partial):
-        function = function.func
-    return function
 
 
 def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:

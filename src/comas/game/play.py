@@ -133,10 +133,10 @@ OWN = "comas_user_"
 
 def is_own(function: Callable[..., Any]) -> bool:
     """Whether a function, perhaps with options bound, stands in a file of the user's own."""
-    return getattr(_bare(function), "__module__", "").startswith(OWN)
+    return getattr(bare(function), "__module__", "").startswith(OWN)
 
 
-def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+def bare(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function without the options that are bound to it."""
     while isinstance(function, partial):
         function = function.func
@@ -154,7 +154,7 @@ def own_file(function: Callable[..., Any], doing: str) -> Generator[None]:
         raise
     except Exception as error:
         cause = first(error)
-        file = inspect.getsourcefile(inspect.unwrap(_bare(function)))
+        file = inspect.getsourcefile(inspect.unwrap(bare(function)))
         if not is_own(function) or isinstance(cause, UserMistake | HostFailure):
             raise
         frames = traceback.extract_tb(cause.__traceback__)

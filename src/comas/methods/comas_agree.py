@@ -32,9 +32,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for _, scoring, others in judgings_of(episode):
-            for_critic = without_critic(scoring, others, turns)
-            rewards = agreement(scoring, others), agreement(scoring, for_critic)
-            reward_judges(scoring, turns, *rewards)
+            reward = agreement(scoring, others)
+            critics_reward = agreement(scoring, without_critic(scoring, others, turns))
+            reward_judges(scoring, turns, reward, critics_reward)
 
 
 def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:

@@ -38,9 +38,10 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for work, scoring, others in judgings_of(episode):
-            for_critic = without_critic(scoring, others, turns)
-            rewards = (_reward(scoring, each, work.id, accepted) for each in (others, for_critic))
-            reward_judges(scoring, turns, *rewards)
+            neutral = without_critic(scoring, others, turns)
+            reward = _reward(scoring, others, work.id, accepted)
+            critics_reward = _reward(scoring, neutral, work.id, accepted)
+            reward_judges(scoring, turns, reward, critics_reward)
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:

@@ -156,8 +156,14 @@ def settle(
 ) -> None:
     """Reward as above; `critics = "lower"` gives them 1 minus the score, as CoMAS does."""
     for episode in episodes:
-        if gate and not _is_open(in_role(episode, "scoring")):
-            _reward_unreadable(episode, judges_learn)
+        scorings = in_role(episode, "scoring")
+        is_open = not gate or _is_open(scorings)
+        for scoring in scorings if judges_learn else ():
+            if is_open or scoring.info["score"] is None:  # which costs behind the gate too
+                side = scoring.info["side"]
+                scoring.reward = _scorers_reward(scoring, side)
+                scoring.group = f"scoring {side}"
+        if not is_open:
             continue
         turns = by_id(episode)
         solutions = in_role(episode, "solution")
@@ -165,11 +171,7 @@ def settle(
         for turn in solutions:
             turn.reward = _worth(turn, labels[turn.id], task)
             turn.group = f"{episode.id}/{turn.policy}"
-        for scoring in in_role(episode, "scoring"):
-            if judges_learn:
-                side = scoring.info["side"]
-                scoring.reward = _scorers_reward(scoring, side)
-                scoring.group = f"scoring {side}"
+        for scoring in scorings:
             evaluation = turns[scoring.about or ""]
             if evaluation.role == "evaluation" and critics == "lower":
                 score = scoring.info["score"]
@@ -216,14 +218,6 @@ def _is_open(scorings: Sequence[Turn]) -> bool:
 def _worth(turn: Turn, label: str | None, task: Task) -> float | None:
     """1 for the label, 0 for another answer or none; None without a label."""
     return None if label is None else float(agrees(turn, label, task))
-
-
-def _reward_unreadable(episode: Episode, judges_learn: bool) -> None:
-    """Give -1 for a score that cannot be read, as where the gate is open; nothing to others."""
-    for scoring in in_role(episode, "scoring") if judges_learn else ():
-        if scoring.info["score"] is None:
-            scoring.reward = -1.0
-            scoring.group = f"scoring {scoring.info['side']}"
 
 
 def _scorers_reward(scoring: Turn, side: bool) -> float:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def line(record: Any) -> str:
     try:
         return files.as_json(record, default=plain) + "\n"
     except (TypeError, ValueError):  # keys that are no texts, or a fact that holds itself
-        return files.as_json(_keys_as_text(record), default=plain) + "\n"
+        return files.as_json(strict(record, finite=False)) + "\n"
 
 
 def plain(value: Any) -> Any:
@@ -74,32 +75,25 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def strict(value: Any, depth: int = 50) -> Any:
-    """Return what every reader of JSON takes: what is infinite or no number is null, keys are
-    texts, other facts are as in `plain`; of what is nested deeper than `depth` its type.
+def strict(value: Any, *, finite: bool = True, depth: int = 50) -> Any:
+    """Return what every reader of JSON takes: keys are texts, other facts are as in `plain`, and of
+    what is nested deeper than `depth` its type; where `finite`, what is infinite or no number is
+    null.
     """
-    if isinstance(value, float) and not isinstance(value, np.generic):
-        return value if math.isfinite(value) else None
-    if value is None or type(value) in (bool, int, str):
+    if depth == 0:
+        return repr(type(value))
+    if isinstance(value, np.generic):
+        value = plain(value)
+    if isinstance(value, float):
+        return None if finite and not math.isfinite(value) else value
+    if value is None or isinstance(value, int | str):
         return value
-    if depth == 0:
-        return repr(type(value))
+    deeper = partial(strict, finite=finite, depth=depth - 1)
     if isinstance(value, Mapping):
-        return {str(key): strict(part, depth - 1) for key, part in value.items()}
+        return {str(key): deeper(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(part, depth - 1) for part in value]
-    return strict(plain(value), depth - 1)
-
-
-def _keys_as_text(value: Any, depth: int = 50) -> Any:
-    """Return a value with its keys as texts; of what is nested deeper than `depth` its type."""
-    if depth == 0:
-        return repr(type(value))
-    if isinstance(value, Mapping):
-        return {str(key): _keys_as_text(part, depth - 1) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_keys_as_text(part, depth - 1) for part in value]
-    return value
+        return [deeper(part) for part in value]
+    return deeper(plain(value))
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -461,7 +461,7 @@ def rows_of(study: StudyFile, cells: Sequence[Cell]) -> list[CellResult]:
 def _row(study: StudyFile, cell: Cell) -> CellResult:
     run_path = cell.run.relative_to(cell.folder.parents[2]).as_posix()
     names = (cell.setting.name, cell.seed, run_path)
-    failure = cell.failure if cell.stages() else None  # what failed once may be done since
+    failure = cell.failure
     reason = f"{failure['stage']}: {failure['reason']}" if failure else ""
     status: Status = "failed" if failure else "missing"
     if not cell.trained:
@@ -489,9 +489,11 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
             missing.append(value)
         else:
             values[name] = value
-    if not failure:
-        status = "missing" if missing else "done"
-        reason = missing[0] if missing else ""
+    if not missing:  # what failed once may be done since
+        status = "done"
+        reason = ""
+    elif not failure:
+        reason = missing[0]
     return CellResult(*names, status, reason, values, curve, versions)
 
 
