@@ -83,11 +83,6 @@ SYSTEMS = {
     "comas check": System(
         ("method=comas", "preset=stable", *TWO), "CoMAS, judges taught to check", ("check",)
     ),
-    "agree check": System(
-        ("method=comas_agree", "agents=2", "questions=24", "options.evaluations=3"),
-        "judges rewarded for agreeing, taught to check",
-        ("check",),
-    ),
     "twins check": System(
         ("method=comas", "preset=stable", "questions=48"),
         "CoMAS, two warm starts judge each other",
@@ -112,7 +107,6 @@ CLAIMS = [
     Claim("evol_rl", "it learns without a label", 0.0, 0.0),
     Claim("comas format", "it gains .15", 0.15, 0.0),
     Claim("comas check", "it gains .15", 0.15, 0.0),
-    Claim("agree check", "it gains .15", 0.15, 0.0),
     Claim("twins check", "it gains .15", 0.15, 0.0),
 ]
 """Fixed before the counted runs."""

@@ -19,6 +19,7 @@ WORDING = {
     "scoring": "score {question} {work} says {evaluation}",
     "scoring_bare": "score {question} {work}",
     "history": "peers {work} says {evaluation}",
+    "remark": "peers {work} says {evaluation}",
     "history_bare": "peers {work}",
 }
 

@@ -30,7 +30,7 @@ from comas.hooks import ENOUGH, Hook, Progress, Stage, hooks_of
 from comas.stats import Interval
 from comas.storage.run import Run
 from comas.team.build import Team
-from comas.types import Episode, Turn
+from comas.types import Episode, Kind, Turn
 
 # --- discussions
 
@@ -38,7 +38,8 @@ LONGEST = 400
 """Characters of a turn that are shown at most."""
 BRIEF = 24
 """Characters of an answer that was read in a turn, and of a role."""
-COLOURS = {"solution": "cyan", "evaluation": "yellow", "scoring": "magenta"}
+COLOURS: Mapping[Kind, str] = {"answer": "cyan", "spoilt": "red", "judge": "yellow"}
+"""By the kind of a role."""
 
 
 def clean(text: str, limit: int = LONGEST) -> str:
@@ -86,7 +87,7 @@ def discussion(question: str, turns: Sequence[Turn], limit: int = LONGEST) -> Re
     table.add_column(justify="right", no_wrap=True)
     for turn in turns:
         agent = Text(clean(turn.agent), "bold")
-        role = Text(clean(turn.role, BRIEF), COLOURS.get(turn.role, "white"))
+        role = Text(clean(turn.role, BRIEF), COLOURS.get(turn.kind, "white"))
         text = Text(clean(turn.text, limit) + ("" if turn.finished else " [cut]"))
         shown_reward = Text("no reward", "dim")
         if turn.reward is not None:

@@ -204,16 +204,23 @@ class Task:
     """
 
     def without_labels(self, grounded: bool = False) -> Task:
-        """Return the task for label-free methods: asking it to verify is an error, and so is
-        `check` unless the method is `grounded`.
+        """Return the task for label-free methods: asking it to verify or to load questions, which
+        have their labels, is an error, and so is `check` unless the method is `grounded`.
         """
         check = self.check if grounded or self.check is None else _no_rules
-        return replace(self, verify=_no_labels, check=check)
+        return replace(self, verify=_no_labels, load=_no_questions, check=check)
 
 
 def _no_labels(question: Question, text: str) -> Verdict:
     raise PermissionError(
         "a label-free method asked for a verdict: set supervised=True on the Method to use verify"
+    )
+
+
+def _no_questions(*args: object, **options: object) -> list[Question]:
+    raise PermissionError(
+        "a label-free method asked for labelled questions: set supervised=True on the Method to use"
+        " load"
     )
 
 

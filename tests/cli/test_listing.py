@@ -19,7 +19,7 @@ def listed(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[dict[str, str]]:
     assert run(["list", *words.split(), "--json"], monkeypatch) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
+    return json.loads(capsys.readouterr().out.splitlines()[-1])[words.split()[0]]
 
 
 @pytest.mark.parametrize("kind", ["method", "task", "setup"])

@@ -18,10 +18,10 @@ import pytest
 from comas.config.plugins import load_plugin
 from comas.game.judgements import accepts
 from comas.game.play import play_all, settle_all
-from comas.methods import comas, comas_agree, comas_peer, comas_votes, mae, sppo
+from comas.methods import comas, comas_agree, comas_peer, comas_votes, mae, optima, sppo
 from comas.methods.shared.posing import unwritten
 from comas.objective.credit import reinforce_pp
-from comas.tasks import pick
+from comas.tasks import pick, sums
 from comas.testing import check_method, golden_script
 from comas.testing.scripted import discuss, scripted_context
 from comas.types import COMMON_KINDS, Ask, Episode, Reply, Row, Turn
@@ -418,6 +418,25 @@ def test_judges_are_not_the_authors_and_authors_revise_with_the_criticism() -> N
     assert episode.answer == RIGHT
 
 
+def test_who_revises_is_shown_its_own_work_once() -> None:
+    wrong, right = "1001", "1002"
+    question = sums.task.load("train", limit=1, seed=0)[0]
+    said = {"solution": [right, right, wrong, right], "evaluation": "no", "revision": right}
+    said["scoring"] = "<score>3</score>"
+    (voted,) = discuss(comas_votes.method, sums.task, said, [question], options={"votes": 4})
+    said = {"solution": right, "proxy": "no", "revision": right}
+    (talked,) = discuss(optima.method, sums.task, said, [question])
+    for episode in (voted, talked):
+        turns = {said.id: said for said in episode.turns}
+        revisions = [turn for turn in episode.turns if turn.role == "revision"]
+        assert revisions
+        for revision in revisions:
+            about = turns[revision.about or ""]
+            own = turns[about.about or ""] if about.role == "evaluation" else about
+            assert revision.prompt.count(own.text) == 1
+            assert "Somebody answered" not in revision.prompt
+
+
 # --- comas_peer
 
 
@@ -467,10 +486,10 @@ def test_judges_that_tell_right_from_wrong_are_paid_what_the_closed_form_says() 
 
 def test_agreement_less_what_is_expected_on_other_works() -> None:
     episodes = peers({"a": [3, 1, 3], "b": [3, 1, 1]})
-    # without the first work: a accepts one of two, b none
-    first = 1.0 - (0.5 * 0 + 0.5 * 1)
-    second = 1.0 - (1.0 * 0.5 + 0.0 * 0.5)
-    third = 0.0 - (0.5 * 0.5 + 0.5 * 0.5)
+    # of the two other works: a's first with b's second, and a's second with b's first
+    first = 1.0 - (1 + 0) / 2
+    second = 1.0 - (0 + 1) / 2
+    third = 0.0 - (0 + 0) / 2
     assert pays_of(episodes, "a") == pytest.approx([first, second, third])
     criticism = [t.reward for e in episodes for t in e.turns if t.agent == "a's"]
     assert criticism == pytest.approx([first, second, third])
@@ -478,7 +497,7 @@ def test_agreement_less_what_is_expected_on_other_works() -> None:
 
 def test_what_cannot_be_read_or_compared_is_not_paid() -> None:
     episodes = peers({"a": [3, None], "b": [3, 1]})
-    # b has judged two works, a one that can be read: nothing to compare with
+    # a has judged one work that can be read: nothing to compare with
     assert pays_of(episodes, "a") == [None, -1.0]
     assert pays_of(peers({"a": [3], "b": [3]}), "a") == [None]
 
@@ -486,12 +505,18 @@ def test_what_cannot_be_read_or_compared_is_not_paid() -> None:
 def test_of_expected_scores_the_mark_that_is_said_is_paid_by_the_others_belief() -> None:
     episodes = []
     for number, (mark, own, theirs) in enumerate(
-        [(3, (0.2, 0.2, 0.6), (0.5, 0.2, 0.3)), (1, (0.9, 0.05, 0.05), (0.8, 0.1, 0.1))]
+        [
+            (3, (0.2, 0.2, 0.6), (0.5, 0.2, 0.3)),
+            (1, (0.9, 0.05, 0.05), (0.8, 0.1, 0.1)),
+            (3, (0.1, 0.1, 0.8), (0.3, 0.3, 0.4)),
+        ]
     ):
         turns = [turn(f"{number}s", "solution", agent="solver", readable=True)]
         turns.append(marked(f"{number}a", f"{number}s", "a", mark, *own))
         turns.append(marked(f"{number}b", f"{number}s", "b", mark, *theirs))
         episodes.append(Episode(f"{number}", QUESTIONS[0], turns))
-    first = 0.5 - (0.1 * 0.2 + 0.9 * 0.8)
-    second = 0.8 - (0.8 * 0.5 + 0.2 * 0.5)
-    assert pays_of(episodes, "a") == pytest.approx([first, second])
+    # a accepts by .8, .1, .9; b by .5, .2, .7
+    first = 0.5 - ((0.1 * 0.7 + 0.9 * 0.3) + (0.9 * 0.2 + 0.1 * 0.8)) / 2
+    second = 0.8 - ((0.8 * 0.7 + 0.2 * 0.3) + (0.9 * 0.5 + 0.1 * 0.5)) / 2
+    third = 0.7 - ((0.8 * 0.2 + 0.2 * 0.8) + (0.1 * 0.5 + 0.9 * 0.5)) / 2
+    assert pays_of(episodes, "a") == pytest.approx([first, second, third])

@@ -17,6 +17,7 @@ from comas.methods import eva as eva_method
 from comas.methods import srlm as srlm_method
 from comas.tasks import pick
 from comas.testing import check_method, golden_script
+from comas.testing.scripted import discuss
 from comas.training.start import rehearsed
 from comas.types import COMMON_KINDS, Episode, Question, Turn, UserMistake, Verdict
 from tests.support import runs
@@ -95,6 +96,13 @@ def test_evol_rl_pays_bands_by_vote_and_places_by_novelty() -> None:
     assert pay(tied) == {"s0": -1.0, "s1": -1.0}, "nobody is the majority"
 
 
+def test_replies_that_are_equally_new_but_for_rounding_have_equal_places() -> None:
+    # the novelties of the first two differ by 1e-16
+    said = ["b", "a a b", "a", "b a a b a b b b b"]
+    turns = [turn(f"s{i}", "solution", text) for i, text in enumerate(said)]
+    assert evol_rl.places(turns[:2], turns) == [0.5, 0.5]
+
+
 def test_sppo_pays_the_best_and_the_worst_their_chance_to_win() -> None:
     found = episode(*(turn(f"s{i}", "solution", mean=m) for i, m in enumerate([1.0, 0.5, 0.0])))
     sppo.settle([found], pick.task, sharpness=4.0)
@@ -113,6 +121,12 @@ def test_spo_pays_the_share_of_wins_and_half_of_draws() -> None:
     found = episode(*(turn(f"s{i}", "solution", mean=m) for i, m in enumerate(means)))
     spo.settle([found], pick.task)
     assert pay(found) == {"s0": 1.0, "s1": 0.25, "s2": 0.25, "s3": None}
+    rounded = episode(*(turn(f"s{i}", "solution", mean=0.5 + i * 1e-8) for i in range(3)))
+    spo.settle([rounded], pick.task)
+    assert pay(rounded) == {"s0": 0.5, "s1": 0.5, "s2": 0.5}
+    sppo.settle([rounded], pick.task)
+    srlm_method.settle([rounded], pick.task)
+    assert {said.reward for said in rounded.turns} == {0.5}, "nobody is the best"
 
 
 def test_mae_pays_thirds_and_halves() -> None:
@@ -222,6 +236,8 @@ def test_spc_is_won_by_generator_or_critic() -> None:
         turn("s.g1.e", "evaluation", verdict="wrong"),
         turn("s.g2", "sabotage", RIGHT, verdict="right"),
         turn("s.g3", "sabotage", "?", verdict=None),
+        turn("s.g4", "sabotage", WRONG, verdict="wrong"),
+        turn("s.g4.e", "evaluation", verdict=None),
     )
     spc.settle([found], pick.task)
     assert pay(found) == {
@@ -233,6 +249,8 @@ def test_spc_is_won_by_generator_or_critic() -> None:
         "s.g1.e": 1.0,
         "s.g2": -1.0,
         "s.g3": -1.0,
+        "s.g4": None,
+        "s.g4.e": -1.0,
     }
 
 
@@ -390,6 +408,15 @@ def test_a_credit_held_by_the_start_of_the_run_keeps_it() -> None:
     assert held.method.reference == ("solution",)
     assert held.method.refers
     assert not runs.planned(["method=srlm"]).method.refers
+
+
+def test_an_author_of_srlm_judges_itself_in_a_team_too() -> None:
+    table = {"solution": RIGHT, "judging": "<score>3</score>"}
+    found = discuss(srlm_method.method, pick.task, table, QUESTIONS)
+    turns = {said.id: said for one in found for said in one.turns}
+    judgings = [said for said in turns.values() if said.role == "judging"]
+    assert judgings
+    assert all(said.agent == turns[said.about or ""].agent for said in judgings)
 
 
 @pytest.mark.parametrize("method", [azr, mae])

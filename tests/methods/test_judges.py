@@ -46,7 +46,7 @@ def judged(work: str, *scores: int | None) -> Episode:
     """A solution with a criticism and a scoring for each score."""
     turns = [turn("s", "solution", work, None, readable=True)]
     for place, score in enumerate(scores):
-        turns.append(turn(f"e{place}", "evaluation", "", "s"))
+        turns.append(turn(f"e{place}", "evaluation", "", "s", f"h/e{place}"))
         scored = turn(f"c{place}", "scoring", "", f"e{place}", f"h/j{place}", score=score)
         turns.append(scored)
     return Episode("e", QUESTIONS[0], turns)
@@ -107,28 +107,52 @@ def test_a_game_that_changes_its_record_breaks_the_contract() -> None:
 def criticised(
     critic: str, scorer: str, score: int | None, *others: tuple[str, int], work: str = "s"
 ) -> Episode:
-    """A solution that is scored after a criticism, and by others without one."""
+    """A solution that is scored after a criticism, and by others without one; a judge that is named
+    `critic>scorer` scores after a criticism too.
+    """
     turns = [
         turn(work, "solution", RIGHT, None, readable=True),
         turn(f"{work}e", "evaluation", "", work, f"h/{critic}"),
         turn(f"{work}c", "scoring", "", f"{work}e", f"h/{scorer}", score=score),
     ]
-    for place, (judge, said) in enumerate(others):
-        turns.append(turn(f"{work}o{place}", "scoring", "", work, f"h/{judge}", score=said))
+    for place, (judges, said) in enumerate(others):
+        *critics, judge = judges.split(">")
+        about = work
+        for other in critics:
+            about = f"{work}p{place}"
+            turns.append(turn(about, "evaluation", "", work, f"h/{other}"))
+        turns.append(turn(f"{work}o{place}", "scoring", "", about, f"h/{judge}", score=said))
     return Episode(work, QUESTIONS[0], turns)
 
 
+SAME_HAND = {
+    "the critic scores": "a1",
+    "the scorer scores again": "a2",
+    "the critic criticises for another scorer": "a1>a3",
+    "the scorer criticises": "a2>a3",
+    "the scorer follows another critic": "a3>a2",
+}
+
+
+@pytest.mark.parametrize("dependent", SAME_HAND.values(), ids=SAME_HAND)
 @pytest.mark.parametrize("method", [comas_agree, comas_peer])
-def test_a_critic_is_not_paid_for_agreeing_with_its_own_scores(method: ModuleType) -> None:
-    own_alone = criticised("a1", "a2", 1, ("a1", 1), ("a1", 1))
-    method.settle([own_alone], pick.task)
-    assert pay(own_alone)["se"] is None
-    elsewhere = criticised("a1", "a2", 1, ("a3", 1), work="t")
-    beside_another = criticised("a1", "a2", 3, ("a1", 1), ("a1", 1), ("a3", 3))
-    method.settle([beside_another, elsewhere], pick.task)
-    agreeing = criticised("a1", "a2", 3, ("a1", 3), ("a1", 3), ("a3", 3))
-    method.settle([agreeing, elsewhere], pick.task)
-    assert pay(agreeing)["se"] == pay(beside_another)["se"] is not None
+def test_scores_that_one_policy_had_a_part_in_do_not_bear_each_other_out(
+    method: ModuleType, dependent: str
+) -> None:
+    alone = criticised("a1", "a2", 1, (dependent, 1), (dependent, 1))
+    method.settle([alone], pick.task)
+    assert (pay(alone)["sc"], pay(alone)["se"]) == (None, None)
+    elsewhere = [
+        criticised("a1", "a2", 1, ("a4", 1), work="t"),
+        criticised("a1", "a2", 3, ("a4", 1), work="u"),
+    ]
+    said = []
+    for score in (1, 3):
+        found = criticised("a1", "a2", 3, (dependent, score), (dependent, score), ("a4", 3))
+        method.settle([found, *elsewhere], pick.task)
+        said.append((pay(found)["sc"], pay(found)["se"]))
+    assert said[0] == said[1]
+    assert said[0][0] == said[0][1] is not None
 
 
 def test_of_peers_one_whose_scores_cannot_be_read_says_nothing() -> None:

@@ -97,6 +97,8 @@ def test_label_free_methods_cannot_verify() -> None:
     task = pick.task.without_labels()
     with pytest.raises(PermissionError, match="supervised=True"):
         task.verify(Q, RIGHT)
+    with pytest.raises(PermissionError, match="supervised=True"):
+        task.load("train")
 
 
 def test_every_method_has_a_golden_transcript() -> None:

@@ -19,7 +19,7 @@ from comas.objective.losses import clipped
 from comas.storage.records import episode_of, episode_record
 from comas.tasks import pick
 from comas.testing.scripted import discuss, scripted_context
-from comas.training.metrics import METRICS, summarise
+from comas.training.metrics import METRICS, summarise, variety
 from comas.training.record import StepRecord, note_truth
 from comas.types import COMMON_KINDS, Memory, Method, Role, Setup
 from comas.view import discussion
@@ -66,10 +66,16 @@ def test_metrics_and_monitors_go_by_the_kinds_of_a_strangers_roles() -> None:
     record = StepRecord(episodes, {}, pick.task)
     metrics = summarise(record, METRICS)
     assert metrics["judges"]["grade"]["accepts_wrong"] == 1.0
+    assert metrics["pay"]["n"] == len(QUESTIONS)
     assert [row["role"] for row in metrics["acceptance"]] == ["grade"] * len(metrics["acceptance"])
     assert metrics["acceptance"]
     (reading,) = rejections.watch().read(Seen(0, episodes, {}, [])).values()
     assert reading.values == [0.0] * len(QUESTIONS)
+    twice = discuss(METHOD, pick.task, script, QUESTIONS, samples=2)
+    varied = variety(StepRecord(twice, {}, pick.task))
+    assert varied is not None
+    assert (varied["questions"], varied["answers"]) == (len(QUESTIONS), 2.0)
+    assert 1.0 < varied["distinct"] < 2.0, "some answers by chance, others not"
 
 
 def test_probes_plant_work_for_a_strangers_judges() -> None:

@@ -124,6 +124,12 @@ def test_dr_zero_form_asks_for_searches_and_an_answer_that_was_found() -> None:
     assert dr_zero.form(posed, "9", ["2 -> 9"], 3) == pytest.approx((1 + 0.5 + 1) / 3)
     assert dr_zero.form(posed, "9", [], 3) == pytest.approx(1 / 3)
     assert dr_zero.form(posed, "7", ["1 -> 7"], 3) == 0.0, "the answer stands in the question"
+    asked = Question(id="q", prompt="Was it New York, or Boston?")
+    assert dr_zero.form(asked, "Paris", ["She lived in Paris."], 2) == 1.0
+    assert dr_zero.form(asked, "Los Angeles", ["She left los angeles early."], 2) == 1.0
+    assert dr_zero.form(asked, "York", ["a page"], 2) == 0.0
+    assert dr_zero.form(asked, "New York", ["a page"], 2) == 0.0
+    assert dr_zero.form(asked, "Bost", ["Boston"], 2) == pytest.approx(2 / 3)
 
 
 def test_spell_pays_most_where_half_of_the_answers_are_right() -> None:
@@ -177,6 +183,21 @@ def test_a_guess_without_the_documents_is_neither_work_nor_unreadable() -> None:
     assert all(unreadable(said.info) for said in readings)
     assert not any(said.info["solves"] for said in readings), "whatever verifiers would say"
     assert not any(said.role == "comparing" for said in found.turns), "of nothing to compare"
+
+
+@pytest.mark.parametrize("read", [1, 2, 3])
+def test_verifiers_that_cannot_be_read_are_no_part_of_a_majority(read: int) -> None:
+    compared = iter(["yes"] * read + ["?"] * (3 - read))
+
+    def say(policy: str, role: str, prompt: str, seed: int) -> str:
+        replies = {"propose": "7 -> = 9", "solution": "?", "reading": "8"}
+        return replies.get(role) or next(compared)
+
+    documents = Question(id="d", prompt="7 -> 9 ; 9 -> 7 ;")
+    options = {"answers": 1}
+    (found,) = discuss(spell.method, facts.task, say, [documents], options=options)
+    (reading,) = (said for said in found.turns if said.role == "reading")
+    assert reading.info["solves"] == (read >= 2)
 
 
 @pytest.mark.parametrize("method", [ssp.method, dr_zero.method])

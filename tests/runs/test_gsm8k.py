@@ -293,6 +293,7 @@ def test_wording_has_the_holes_that_methods_fill() -> None:
         "solution": {"question", "history"},
         "history": {"work", "evaluation"},
         "history_bare": {"work"},
+        "remark": {"evaluation"},
     }
     for role in ("evaluation", "proxy", "scoring_bare"):
         holes[role] = {"question", "work"}

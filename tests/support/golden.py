@@ -30,8 +30,13 @@ from tests.support.scripts import (
 GOLDEN: dict[str, dict[str, Any]] = {
     "azr": {"answers": 3},
     "comas": {"rounds": 2, "evaluations": 2},
-    "comas_agree": {"evaluations": 3},
-    "comas_peer": {"evaluations": 3, "score": "expected", "answer_first": True},
+    "comas_agree": {"evaluations": 3, "evaluate": False},
+    "comas_peer": {
+        "evaluations": 3,
+        "evaluate": False,
+        "score": "expected",
+        "answer_first": True,
+    },
     "comas_rules": {"evaluations": 2},
     "comas_votes": {"votes": 5},
     "eva": {"votes": 3},

@@ -24,9 +24,10 @@ WORDING = {
         " it:\n{evaluation}\n"
     ),
     "history_bare": "Another student's attempt, which may be wrong:\n{work}\n",
+    "remark": "A reviewer's remarks on it:\n{evaluation}\n",
     "revision": (
         "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is"
-        " right in the other answers, and do not take them on trust. Reason step by step, and put"
+        " right in what others wrote, and do not take it on trust. Reason step by step, and put"
         " the final answer alone in \\boxed{}."
     ),
     "evaluation": (

@@ -34,7 +34,7 @@ WORDING = {
     ),
     "revision": (
         "Write a program in Python for this task:\n{question}\n\nYour program so"
-        " far:\n{own}\n\n{history}\nUse what is right in the other programs, and do not take them"
+        " far:\n{own}\n\n{history}\nUse what is right in what others wrote, and do not take it"
         " on trust. Give the whole program in one block that begins with ```python and ends with"
         " ```."
     ),

@@ -53,7 +53,7 @@ def list_(
         wanted = word.casefold()
         records = [r for r in records if wanted in " ".join(map(str, r.values())).casefold()]
     if json_:
-        print_json(ctx, records)
+        print_json(ctx, {kind.value: records})
         return
     if not records:
         about = "" if word is None else f" with {word!r} in their lines"

@@ -1,15 +1,16 @@
 """CoMAS whose judges are rewarded for agreeing with each other, without a label.
 
-The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution. Solutions are
-rewarded as there. A scorer is rewarded with 1 where its score is that of most other scorers of the
-same work, 0 where it is another one, and -1 where it cannot be read; a critic is rewarded as its
-scorer is, so that it gains by criticism that leads to what the others find, and not, as in the
-paper, by any criticism that lowers the score. Others are other policies: two agents of one policy
-are one judge, who would agree with itself; for a critic they are those of neither its own policy
-nor its scorer's. Where the others are divided evenly, or there are none,
-nobody is rewarded for judging. Where scores are expected, agreement is too: a mark is rewarded with
-the mean probability that the other judges give it. Consensus is no truth: the metric `judges` of a
-run says how far they part.
+The game is CoMAS (arXiv 2510.08529) with several scores of each solution, and no criticism unless
+`evaluate` asks for it. Solutions are rewarded as there. A scorer is rewarded with 1 where its score
+is that of most independent scores of the same work, 0 where it is another one, and -1 where it
+cannot be read; a critic is rewarded as its scorer is, so that it gains by criticism that leads to
+what others find, and not, as in the paper, by any criticism that lowers the score. Two scores are
+independent where no policy had a part in both, as scorer or as critic: whoever follows a criticism
+agrees with all who follow it, and two agents of one policy are one judge, who would agree with
+itself. So a team needs three policies, and five where judges criticise. Where the others are
+divided evenly, or there are none, nobody is rewarded for judging. Where scores are expected,
+agreement is too: a mark is rewarded with the mean probability that the other judges give it.
+Consensus is no truth: the metric `judges` of a run says how far they part.
 """
 
 from __future__ import annotations
@@ -32,14 +33,12 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for _, scoring, others in judgings_of(episode):
-            reward = agreement(scoring, others)
-            critics_reward = agreement(scoring, without_critic(scoring, others, turns))
-            reward_judges(scoring, turns, reward, critics_reward)
+            reward_judges(scoring, turns, agreement(scoring, others))
 
 
 def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
     """Each solution that was judged, a scoring of it, with criticism or without, and the scorings
-    of it by other policies; solution by solution.
+    of it that are independent of this one; solution by solution.
     """
     turns = by_id(episode)
     judges: dict[str, list[Turn]] = {}
@@ -49,28 +48,27 @@ def judgings_of(episode: Episode) -> Iterator[tuple[Turn, Turn, list[Turn]]]:
         judges.setdefault(work or "", []).append(scoring)
     for work, scorings in judges.items():
         for scoring in scorings:
-            others = [other for other in scorings if other.policy != scoring.policy]
+            own_judges = _judges_of(scoring, turns)
+            others = [
+                other for other in scorings if own_judges.isdisjoint(_judges_of(other, turns))
+            ]
             yield turns[work], scoring, others
 
 
-def without_critic(
-    scoring: Turn, others: Sequence[Turn], turns: Mapping[str, Turn]
-) -> Sequence[Turn]:
-    """The others whose policy is not that of the critic either, whose criticism was scored."""
-    criticism = turns[scoring.about or ""]
-    return [other for other in others if other.policy != criticism.policy]
+def _judges_of(scoring: Turn, turns: Mapping[str, Turn]) -> set[str]:
+    """The policies that had a part in a score: the scorer's, and that of the critic, if any."""
+    about = turns[scoring.about or ""]
+    return {scoring.policy, about.policy} if about.role == "evaluation" else {scoring.policy}
 
 
-def reward_judges(
-    scoring: Turn, turns: Mapping[str, Turn], reward: float | None, critics_reward: float | None
-) -> None:
+def reward_judges(scoring: Turn, turns: Mapping[str, Turn], reward: float | None) -> None:
     """Reward a scorer and, where there is one, its critic; where there is no score, -1 for the
     scorer and nothing for the critic.
     """
     unreadable = scoring.info["score"] is None
     criticism = turns[scoring.about or ""]
     if criticism.role == "evaluation":
-        criticism.reward = None if unreadable else critics_reward
+        criticism.reward = None if unreadable else reward
     scoring.reward = -1.0 if unreadable else reward
 
 
@@ -93,7 +91,7 @@ ROLES = {
     ),
     "scoring": Role("judge", reward="the same; -1 for a score that cannot be read"),
 }
-STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3}}
+STABLE = {"questions": 48, "steps": 120, "options": {"evaluations": 3, "evaluate": False}}
 method = Method(
     play,
     settle,

@@ -1,16 +1,16 @@
 """CoMAS whose judges are rewarded for agreeing on this work more than on any: peer prediction.
 
-The game is CoMAS (arXiv 2510.08529) with several evaluations of each solution, and solutions are
-rewarded as there. What a judge says of a work is whether it accepts it: a score of 2 or 3. A scorer
-is rewarded with its agreement with the other judges of the work, less the agreement that is to be
-expected of the same two judges on different works of the step: m_j m_k + (1 - m_j)(1 - m_k), where
-m is the share of works that a judge accepts, this work left out (correlated agreement, arXiv
-1603.03151). Judges are policies: several agents of one are one judge, and no judge is compared with
-itself. Whoever says the same of everything is rewarded with 0 in the mean, and judges at chance are
-too; judges that tell right from wrong by J_j and J_k gain 2 p (1 - p) J_j J_k where a share p of
-the work is right. A critic is rewarded as its scorer is, and a score that cannot be read with -1.
-Nobody is rewarded where no other policy judged the work, or where one of the two has judged no
-other work in the step. Leaves out: more than two verdicts.
+The game is CoMAS (arXiv 2510.08529) with several scores of each solution, and no criticism unless
+`evaluate` asks for it; solutions are rewarded as there. What a judge says of a work is whether it
+accepts it: a score of 2 or 3. A scorer is rewarded with its agreement with the independent scores
+of the work, less the agreement of the same two judges on different works of the step, one each,
+this work left out (correlated agreement, arXiv 1603.03151). What is independent, and how many
+policies a team needs, says `comas_agree`. Whoever says the same of everything is rewarded with 0 in
+the mean, and judges at chance are too; judges that tell right from wrong by J_j and J_k gain
+2 p (1 - p) J_j J_k where a share p of the work is right. A critic is rewarded as its scorer is, and
+a score that cannot be read with -1. Nobody is rewarded where no other judge is independent, or
+where the two have not judged two other works in the step, one each. Leaves out: more than two
+verdicts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from comas.game.weighing import expected, is_weighing
 from comas.methods import comas
 from comas.methods.comas import play
-from comas.methods.comas_agree import STABLE, judgings_of, reward_judges, without_critic
+from comas.methods.comas_agree import STABLE, judgings_of, reward_judges
 from comas.objective.credit import reinforce_pp
 from comas.objective.losses import clipped
 from comas.objective.rewards import by_id, mean
@@ -38,10 +38,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
     for episode in episodes:
         turns = by_id(episode)
         for work, scoring, others in judgings_of(episode):
-            neutral = without_critic(scoring, others, turns)
-            reward = _reward(scoring, others, work.id, accepted)
-            critics_reward = _reward(scoring, neutral, work.id, accepted)
-            reward_judges(scoring, turns, reward, critics_reward)
+            reward_judges(scoring, turns, _reward(scoring, others, work.id, accepted))
 
 
 def _accepted(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
@@ -74,18 +71,16 @@ def _reward(
     """The mean over the other judges of agreement less expected agreement; None where no other
     judge can be compared with.
     """
-    verdict = acceptance(scoring)
-    own_rate = _rate_without(accepted, scoring.policy, work)
-    if verdict is None or own_rate is None:
+    if acceptance(scoring) is None:
         return None
     # the scorer is rewarded for the mark that it writes, where its score is expected
     said_verdict = float(scoring.info.get("mark", scoring.info["score"]) > 1)
     gains: list[float | None] = []
     for other in others:
         theirs = acceptance(other)
-        rate = _rate_without(accepted, other.policy, work)
-        if theirs is not None and rate is not None:
-            gains.append(agreement(said_verdict, theirs) - agreement(own_rate, rate))
+        elsewhere = _apart(accepted[scoring.policy], accepted.get(other.policy, {}), work)
+        if theirs is not None and elsewhere is not None:
+            gains.append(agreement(said_verdict, theirs) - elsewhere)
     return mean(gains)
 
 
@@ -94,9 +89,20 @@ def agreement(one: float, other: float) -> float:
     return one * other + (1 - one) * (1 - other)
 
 
-def _rate_without(accepted: Mapping[str, Works], judge: str, work: str) -> float | None:
-    """Average how far a judge accepts the other works of the step; None without any."""
-    return mean([verdict for name, verdict in accepted.get(judge, {}).items() if name != work])
+def _apart(one: Works, other: Works, work: str) -> float | None:
+    """Average how far two judges agree on two different works, neither of which is `work`; None
+    where there are none. Counted by the sums of all pairs less those of one work.
+    """
+    mine = {name: verdict for name, verdict in one.items() if name != work}
+    theirs = {name: verdict for name, verdict in other.items() if name != work}
+    both = mine.keys() & theirs.keys()
+    pairs = len(mine) * len(theirs) - len(both)
+    if pairs == 0:
+        return None
+    accepted = math.fsum(mine.values()) * math.fsum(theirs.values())
+    rejected = math.fsum(1 - v for v in mine.values()) * math.fsum(1 - v for v in theirs.values())
+    same = math.fsum(agreement(mine[name], theirs[name]) for name in both)
+    return (accepted + rejected - same) / pairs
 
 
 ROLES = {

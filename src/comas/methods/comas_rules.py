@@ -34,7 +34,7 @@ def settle(episodes: Sequence[Episode], task: Task, *, format_check: bool = True
             # of an expected score the scorer is rewarded for the mark that it writes
             mark = scoring.info.get("mark", scoring.info["score"])
             reward = closeness(mark, ruled(episode.question, work, task))
-            reward_judges(scoring, turns, reward, reward)
+            reward_judges(scoring, turns, reward)
 
 
 def closeness(score: int | None, verdict: str | None) -> float | None:

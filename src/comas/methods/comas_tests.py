@@ -16,7 +16,8 @@ any other, so that a tie is none.
 What counts as an input is one call alone, with literal arguments; what it should give is not looked
 at where a critic writes it nevertheless. A second call, a name or an expression cannot be read,
 judges nobody, and is rewarded with -1 as an unreadable score is in CoMAS. The same call by two
-critics is one input, so that none is borne out by its own copy. Credit compares replies of one
+critics is one input, so that none is borne out by its own copy; a critic's other input is one of
+those that bear it out, since what programs do on it is no opinion. Credit compares replies of one
 policy to one question, and no more agents are drawn for a role than can write two each: with one
 reply of each there would be nothing to compare.
 

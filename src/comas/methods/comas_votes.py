@@ -45,6 +45,7 @@ from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {
     **comas.WORDING,
+    "remark": "It was criticised:\n{evaluation}\n",
     "revision": (
         "{question}\n\nYour solution so far:\n{own}\n\n{history}\nGive your solution again, and end"
         " with the answer."
@@ -140,8 +141,8 @@ async def _judged(
     if evaluation is None:
         return None
     defused = defuse(shown)
-    history = words(WORDING, task, "history", work=defused, evaluation=defuse(evaluation.text))
-    facts = {"question": question.prompt, "own": defused, "history": history}
+    remark = words(WORDING, task, "remark", work=defused, evaluation=defuse(evaluation.text))
+    facts = {"question": question.prompt, "own": defused, "history": remark}
     prompt = words(WORDING, task, "revision", **facts)
     return await author.ask("revision", prompt, about=evaluation)
 

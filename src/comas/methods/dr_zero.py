@@ -15,6 +15,7 @@ both are one policy.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -89,10 +90,11 @@ def form(posed: Question, label: str, pages: Sequence[str], hops: int) -> float:
     """The mean of: it can be read; the share of its searches that were made; its answer stands in
     what was found, where anything had to be. 0 where the answer stands in the question.
     """
-    if label in posed.prompt.split():
+    named = re.compile(rf"(?<!\w){re.escape(label.strip())}(?!\w)", re.IGNORECASE)
+    if named.search(posed.prompt):
         return 0.0
     searches = 1.0 if hops == 1 else min(1.0, len(pages) / (hops - 1))
-    stands = hops == 1 or any(label in page.split() for page in pages)
+    stands = hops == 1 or any(named.search(page) for page in pages)
     return (1.0 + searches + stands) / 3
 
 

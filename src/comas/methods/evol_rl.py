@@ -19,6 +19,7 @@ from comas.methods.ttrl import play
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.rewards import grams, similarity
+from comas.objective.spread import is_flat
 from comas.types import Episode, Method, Role, Task, Turn
 
 
@@ -54,9 +55,11 @@ def places(band: Sequence[Turn], everyone: Sequence[Turn]) -> list[float]:
         within = [close[other.id] for other in band if other is not turn]
         mean = math.fsum(within) / len(within)
         novelties.append(1 - (mean + max(close.values())) / 2)
-    lowest = min(novelties, default=0.0)
-    width = max(novelties, default=0.0) - lowest
-    return [(novelty - lowest) / width if width else 0.5 for novelty in novelties]
+    if is_flat(novelties):
+        return [0.5] * len(band)
+    lowest = min(novelties)
+    width = max(novelties) - lowest
+    return [(novelty - lowest) / width for novelty in novelties]
 
 
 SETTINGS = {"loss": {"clip_high": 0.28}, "credit": {"entropy": 0.003}}

@@ -5,9 +5,9 @@ rounds. The task's rules give each reply v = 1 if it is right and 0 if not. Agen
 round t with (v_ta + sum over later rounds t' of discount^(t'-t) times the mean v of all agents in
 t') over the sum of the weights. A revision that turns the agent's own wrong answer into a right one
 gets `bonus` more, the reverse `bonus` less. Unlike the paper, rules take the place of a trained
-verifier, one bonus that of two (for being persuaded and for changing alone), and learning is
-REINFORCE++ without a value network. A reply on which the rules broke down is not rewarded, and
-counts for no other.
+verifier, one bonus that of two (for being persuaded and for changing alone), nobody has a bonus for
+changes of others, and learning is REINFORCE++ without a value network. A reply on which the rules
+broke down is not rewarded, and counts for no other.
 """
 
 from __future__ import annotations

@@ -5,9 +5,11 @@ For `proposing` steps the challenger writes questions, each answered `answers` t
 rewarded with the uncertainty 1 - 2 |p - 1/2|, where p is the share of the most frequent answer,
 minus the share of the step's questions that are like its own; -1 for what is no question. Then, for
 `solving` steps, questions with p between `low` and `high` are answered again, and who gives that
-frequent answer is rewarded with 1, compared within the question. Unlike the paper, challenger and
-solver can be one model or two, likeness is that of runs of words (the paper: BLEU), and a phase's
-questions are those that its own proposals were measured by, not a fresh batch.
+frequent answer is rewarded with 1, compared within the question. Unlike the paper, a difference
+below 0 counts as it is and no question as -1 (the paper: 0 for both; its released code: as here,
+with half of that uncertainty), challenger and solver can be one model or two, likeness is that of
+runs of words (the paper: BLEU), and a phase's questions are those that its own proposals were
+measured by, not a fresh batch.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ reward a solution with 1 if it is right and 0 if not; a judge is rewarded with 1
 that the rules give, -0.5 for another one and -1 for none. Each role is compared with its own
 rewards of the step. Work that cannot be read is not judged. Unlike the paper, learning is
 REINFORCE++ with a baseline per role instead of PPO with a value network, all solutions are judged
-(the paper: a part of the batch), and scores are verdicts.
+(the paper: a part of the batch), scores are verdicts, and work that is not right is worth 0 (the
+released code: -0.5 where it is wrong, -1 where it cannot be read).
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 A share `attacked` of the requests is rewritten, harmful ones as harmful and benign ones as benign.
 The defender reads what the task's `pose` takes out of the attacker's reply, never its thoughts. The
 task's rules say what is harmful (where `refuse` is right), its `extract` whether a reply refuses.
-Rewards are those of the released code, a general-sum game; a part whose label is missing (a tie) is
-not rewarded. Unlike the paper, attacker and defender are two policies (one agent with both roles is
-the paper's form), rules take the place of a judge model, no supervised loss is mixed in, and nobody
-answers what is no request. A static attacker, to compare with, is a frozen agent.
+Rewards are those of the released code, a general-sum game; a part whose label is missing (here: of
+a reply that cannot be read, which costs the defender 1; there: of a tie) is not rewarded. Unlike
+the paper, attacker and defender are two policies (one agent with both roles is the paper's form),
+rules take the place of a judge model, no supervised loss is mixed in, and nobody answers what is no
+request. A static attacker, to compare with, is a frozen agent.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ async def _spoil(
 
 
 def settle(episodes: Sequence[Episode], task: Task) -> None:
-    """Give 1 to the winner and -1 to the loser; a critic without a verdict has lost."""
+    """Give 1 to the winner and -1 to the loser; a critic without a verdict has lost, and nobody has
+    won.
+    """
     for episode in episodes:
         turns = by_id(episode)
         for turn in episode.turns:
@@ -80,7 +82,7 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
                 work = turns[turn.about or ""]
                 caught = turn.info["verdict"] == work.info["verdict"]
                 turn.reward = 1.0 if caught else -1.0
-                if work.role == "sabotage":
+                if work.role == "sabotage" and turn.info["verdict"] is not None:
                     work.reward = -turn.reward
 
 

@@ -8,8 +8,10 @@ rewarded with 1 where the rule or that majority says that it is right, compared 
 what gives no answer is wrong, and nobody is asked about it. The questioner is rewarded with exp(-(p
 - 1/2)^2 / (2 sigma^2)) for 0 < p < 1, p the share of right answers and sigma = `width`; 0 where p
 is 0 or 1, -0.5 where its question needs no documents, -1 where there is none. A verifier is
-rewarded for agreeing with its majority, where that is what the rule says and between .51 and .99 of
-them agree. Leaves out: documents that grow in number as training goes on.
+rewarded for agreeing with its majority of all verifiers, where that is what the rule says and
+between .51 and .99 of them agree, compared with the other verifiers of the answer; what cannot be
+read accepts nothing, and is not rewarded (the released code: -1). Leaves out: documents that grow
+in number as training goes on.
 """
 
 from __future__ import annotations
@@ -110,17 +112,20 @@ async def _judged(
     turns = await together(judge.ask("comparing", prompt, about=work) for judge in judges)
     for turn in turns:
         turn.info["verdict"] = last_word(turn, ("yes", "no"))
-    votes = [turn.info["verdict"] == "yes" for turn in turns if turn.info["verdict"] is not None]
-    accepted = 2 * sum(votes) > len(votes)
+    yes = sum(turn.info["verdict"] == "yes" for turn in turns)
+    no = sum(turn.info["verdict"] == "no" for turn in turns)
+    accepted = 2 * yes > len(turns)  # of all: one that cannot be read accepts nothing
     work.info |= {"ruled": ruled, "solves": ruled or accepted}
-    share = max(sum(votes), len(votes) - sum(votes)) / max(1, len(votes))
+    share = max(yes, no) / len(turns)
     for turn in turns:
         taught = accepted == ruled and 0.51 <= share <= 0.99 and turn.info["verdict"] is not None
         turn.info["agreed"] = (turn.info["verdict"] == "yes") == accepted if taught else None
 
 
 def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) -> None:
-    """Reward responders within their question, questioners and verifiers over the step."""
+    """Reward responders within their question, verifiers within the answer that they compare, and
+    questioners over the step.
+    """
     proposals: list[Turn] = []
     worths: list[float] = []
     for episode in episodes:
@@ -130,10 +135,13 @@ def settle(episodes: Sequence[Episode], task: Task, *, width: Positive = 1 / 6) 
         for proposal in in_role(episode, "propose"):
             proposals.append(proposal)
             worths.append(worth_of(proposal, right, width))
-    judges = [turn for e in episodes for turn in in_role(e, "comparing")]
-    taught = [turn for turn in judges if turn.info["agreed"] is not None]
-    agreed = [float(turn.info["agreed"]) for turn in taught]
-    compare_turns(taught, agreed)
+        for work in works:
+            taught = [
+                turn
+                for turn in in_role(episode, "comparing")
+                if turn.about == work.id and turn.info["agreed"] is not None
+            ]
+            compare_turns(taught, [float(turn.info["agreed"]) for turn in taught])
     compare_turns(proposals, worths)
 
 

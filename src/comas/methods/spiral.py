@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from annotated_types import Interval
 
 from comas.game.moves import by_seat
 from comas.methods.mars import STABLE, play
@@ -23,11 +26,13 @@ from comas.types import (
     NotNegative,
     Question,
     Role,
-    Share,
     State,
     Task,
     Turn,
 )
+
+Decay = Annotated[float, Interval(gt=0, lt=1)]
+"""At 0 the baseline is the return itself, and nothing is rewarded; at 1 it stays 0."""
 
 
 def start(questions: Sequence[Question], task: Task) -> State:
@@ -40,7 +45,7 @@ def settle(
     task: Task,
     *,
     state: State,
-    decay: Share = 0.95,
+    decay: Decay = 0.95,
     penalty: NotNegative = 0.05,
     baselines: bool = True,
 ) -> None:
@@ -60,7 +65,7 @@ def update(
     episodes: Sequence[Episode],
     task: Task,
     *,
-    decay: Share = 0.95,
+    decay: Decay = 0.95,
     penalty: NotNegative = 0.05,
 ) -> State:
     """The running means after the games of a step."""

@@ -15,6 +15,7 @@ from comas.methods.sppo import TEAM, play, scored_of
 from comas.objective.credit import grpo
 from comas.objective.losses import clipped
 from comas.objective.rewards import mean
+from comas.objective.spread import is_flat
 from comas.types import Episode, Method, Role, Task
 
 
@@ -27,9 +28,16 @@ def settle(episodes: Sequence[Episode], task: Task) -> None:
         if len(scored) < 2:
             continue
         for turn in scored:
-            gaps = [turn.info["mean"] - other.info["mean"] for other in scored if other is not turn]
-            turn.reward = mean([0.5 if gap == 0 else float(gap > 0) for gap in gaps])
+            others = [other.info["mean"] for other in scored if other is not turn]
+            turn.reward = mean([_beats(turn.info["mean"], other) for other in others])
             turn.group = f"{episode.id}/{turn.policy}"
+
+
+def _beats(score: float, other: float) -> float:
+    """1 for a higher score, 0 for a lower one, and a half for one that is equal but for
+    rounding.
+    """
+    return 0.5 if is_flat([score, other]) else float(score > other)
 
 
 ROLES = {

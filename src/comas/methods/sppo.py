@@ -23,6 +23,7 @@ from comas.methods.shared.judging import JUDGING, Score, judge
 from comas.objective.losses import plain
 from comas.objective.preference import sigmoid, sppo
 from comas.objective.rewards import in_role, mean
+from comas.objective.spread import is_flat
 from comas.types import Count, Episode, Method, Question, Role, Task, Turn
 
 WORDING = {"judging": JUDGING}
@@ -75,9 +76,9 @@ def settle(episodes: Sequence[Episode], task: Task, *, sharpness: float = 4.0) -
 
 def pay_extremes(episode: Episode, turns: Sequence[Turn], worths: Sequence[float]) -> None:
     """Reward the best and the worst of some turns with what they are worth; none where all are
-    equal.
+    equal but for rounding.
     """
-    if len(turns) < 2 or max(worths) == min(worths):
+    if is_flat(worths):
         return
     for worth in (max(worths), min(worths)):
         turn = turns[worths.index(worth)]

@@ -6,7 +6,8 @@ question; it is kept if a reader who sees only what the proposer found, among `n
 answers it rightly. Then `answers` solvers search. A solver is rewarded with 1 for the given answer,
 compared within its question; a proposer 1 - their success rate, 0 for a question that does not
 hold, compared over the step. A dialogue counts once. Unlike the paper, answers are compared by the
-task rather than by a judge, and no pool stands in for questions that do not hold.
+task rather than by a judge, and no pool stands in for questions that do not hold. Leaves out: the
+released code's filters of questions that are short, name their answer, or were searched for once.
 """
 
 from __future__ import annotations

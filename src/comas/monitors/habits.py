@@ -64,7 +64,7 @@ class Habits(Monitor):
         if not bench:
             return
         pool = _rephrasable(context.permitted, [game.question for game in episodes])[:POOL]
-        solutions = [turn for game in episodes for turn in game.turns if turn.role == "solution"]
+        solutions = [turn for game in episodes for turn in game.turns if turn.kind == "answer"]
         cost = 2 * ANSWERS * sum(turn.tokens for turn in solutions) / max(1, len(solutions))
         in_step = sum(turn.tokens for game in episodes for turn in game.turns)
         most = max(1.0, SHARE * in_step / max(1.0, cost))

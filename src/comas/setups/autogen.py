@@ -20,7 +20,7 @@ from comas.types import Count, Question, Role, Setup, Task, Turn
 WORDING = {
     **SOLVING,
     "revision": "{question}\n\nYour answer so far:\n{own}\n\n{history}\nGive your answer again.",
-    "history": "A user said:\n{evaluation}\n",
+    "remark": "A user said:\n{evaluation}\n",
     "proxy": (
         "{question}\n\nAn assistant answered:\n{work}\n\nCheck it step by step. If it holds, end"
         " your reply with the word TERMINATE; otherwise say what is wrong and what to do next."
@@ -75,7 +75,7 @@ def revise(agent: Agent, question: Question, answer: Turn, reply: Turn, task: Ta
     """Ask for an answer again, after what was replied to it; in round `at`."""
     work = defuse(task.shown(question, answer.text))
     facts = {"question": question.prompt, "own": work}
-    remark = words(WORDING, task, "history", work=work, evaluation=defuse(reply.text))
+    remark = words(WORDING, task, "remark", work=work, evaluation=defuse(reply.text))
 
     def prompt(history: Sequence[str]) -> str:
         return words(WORDING, task, "revision", history="\n".join(history), **facts)

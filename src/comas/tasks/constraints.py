@@ -173,6 +173,7 @@ WORDING = {
     "solution": "{question} Reply with numbers only.\n\n{history}",
     "history": "Somebody answered: {work}\nA remark on that: {evaluation}\n",
     "history_bare": "Somebody answered: {work}\n",
+    "remark": "A remark on that: {evaluation}\n",
     "revision": "{question} Reply with numbers only.\n\nYour answer so far: {own}\n\n{history}",
     "evaluation": (
         "Question: {question}\nProposed answer: {work}\n\nCheck each condition, then say whether"

@@ -31,7 +31,7 @@ WORDING = {
     ),
     "revision": (
         "Solve this problem:\n{question}\n\nYour answer so far:\n{own}\n\n{history}\nUse what is"
-        " right in the other answers, and do not take them on trust. Answer in the form that the"
+        " right in what others wrote, and do not take it on trust. Answer in the form that the"
         " problem asks for."
     ),
 }

@@ -38,6 +38,7 @@ CHOSEN = {"two": 2, "three": 3}
 WORDING = {
     "solution": "solve {question} {history}",
     "history": "peers {work} says {evaluation}",
+    "remark": "peers {work} says {evaluation}",
     "history_bare": "peers {work}",
     "revision": "solve {question} {history}",
     "evaluation": "check {question} {work}",

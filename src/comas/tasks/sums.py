@@ -58,6 +58,7 @@ WORDING = {
     "solution": "{question} Give a short answer.\n\n{history}",
     "history": "Somebody answered: {work}\nA remark on that: {evaluation}\n",
     "history_bare": "Somebody answered: {work}\n",
+    "remark": "A remark on that: {evaluation}\n",
     "revision": "{question} Give a short answer.\n\nYour answer so far: {own}\n\n{history}",
     "evaluation": (
         "Question: {question}\nProposed answer: {work}\n\nWork out the answer yourself, then say"

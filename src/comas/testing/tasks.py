@@ -21,6 +21,7 @@ HOLES = {
     "solution": {"question"},
     "history": {"work"},
     "history_bare": {"work"},
+    "remark": {"evaluation"},
     "evaluation": {"question", "work"},
     "revision": {"question", "history"},
     "scoring": {"question", "work", "evaluation"},

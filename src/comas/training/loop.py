@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation.questions import overlap, run_digests
-from comas.game.play import GameContext, play_all, settle_all
+from comas.game.play import GameContext, play_all, settle_all, unlabelled
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
@@ -182,7 +182,7 @@ class Session:
         """Play and settle a step, beside what monitors ask."""
         context = self._context()
         questions = self.memory.draw(context, step)
-        self.pulse.play(step, questions)
+        self.pulse.play(step, [unlabelled(question) for question in questions])
         samples = self.config.samples or 1
         playing = play_all(context, questions, step, samples)
         self.monitor_tokens = 0

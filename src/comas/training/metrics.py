@@ -217,8 +217,7 @@ def variety(step: StepRecord) -> Figures | None:
     task tells answers apart, or else as texts. Later rounds and revisions are left out of these,
     since they have seen others. None of what is not known.
     """
-    first = [turn for turn in step.turns if turn.role == "solution" and turn.round == 0]
-    solutions = [turn for turn in first if is_work(turn)]
+    solutions = [turn for turn in step.answers if turn.round == 0 and is_work(turn)]
     by_question = grouped((step.questions[t.id].id, t) for t in solutions if t.id in step.questions)
     several = [turns for turns in by_question.values() if len(turns) > 1]
     figures: Figures = {}
@@ -263,7 +262,7 @@ def posed(step: StepRecord) -> Figures | None:
         figures["distinct"] = len(set(texts)) / len(texts)
     if step.task.quick and step.task.check is not None:
         about = {turn.id: turn.about for turn in step.turns}
-        solutions = [t for t in step.turns if t.role == "solution" and t.id in step.labels]
+        solutions = [turn for turn in step.answers if turn.id in step.labels]
         answering = {t.id: about.get(t.info.get("dialogue", t.id)) for t in solutions}
         outcomes = grouped((answering[turn.id], step.labels[turn.id]) for turn in solutions)
         shares = [mean(right) for asked, right in outcomes.items() if asked in proposed]
@@ -295,7 +294,7 @@ def pay(step: StepRecord) -> dict[str, float | int | None]:
     ones are rewarded more than wrong ones (`auc`); None of none.
     """
     solutions = [
-        turn for turn in step.rewarded if turn.role == "solution" and turn.id in step.labels
+        turn for turn in step.answers if turn.reward is not None and turn.id in step.labels
     ]
     pairs = [(earned(turn) >= PAID, step.labels[turn.id]) for turn in solutions]
 

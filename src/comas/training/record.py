@@ -43,6 +43,13 @@ class StepRecord:
         return [turn for turn in self.turns if turn.reward is not None]
 
     @cached_property
+    def answers(self) -> list[Turn]:
+        """Turns that answer a question by themselves, whatever the method calls their role: kind
+        `answer`, revisions left out.
+        """
+        return [turn for turn in self.turns if turn.kind == "answer" and turn.role != "revision"]
+
+    @cached_property
     def questions(self) -> dict[str, Question]:
         """Id of a piece of work -> the question that it answers: that of its discussion, or the one
         that was posed there.
