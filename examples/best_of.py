@@ -36,7 +36,7 @@ async def draft(question, task, author, peer):
     work = defuse(task.shown(question, solution.text))
     check = await peer.ask(
         "evaluation",
-        words(WORDING, task, "evaluation", question=question.prompt, work=work),
+        words(WORDING, task, "evaluation", question=defuse(question.prompt), work=work),
         about=solution,
     )
     solution.info["verdict"] = check.text.split()[-1] if check.text.strip() else None

@@ -31,10 +31,11 @@ def judgements(task, question, work, found):
     proposed = task.extract(question, work.text)
     agrees = task.same(proposed, found)
     verdict = "right" if agrees else "wrong"
-    facts = {"question": question.prompt, "work": defuse(task.shown(question, work.text))}
+    facts = {"question": defuse(question.prompt)}
+    facts["work"] = defuse(task.shown(question, work.text))
     criticism = f"I get {found}. The proposed answer {proposed} is {verdict}."
     score = f"<score>{3 if agrees else 1}</score>"
-    scored = words(WORDING, task, "scoring", evaluation=criticism, **facts)
+    scored = words(WORDING, task, "scoring", evaluation=defuse(criticism), **facts)
     rows = [
         {"role": "evaluation", "prompt": words(WORDING, task, "evaluation", **facts)},
         {"role": "scoring", "prompt": scored},

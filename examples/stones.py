@@ -1,5 +1,5 @@
 """A game of one's own: take 1 to 3 stones in turn; who takes the last one wins.  comas train
-method=mars task=./examples/stones.py base=./my-model lr=1e-6
+method=mars task=./examples/stones.py base=./my-model lr=1e-4
 
 `best` is a script that never loses from a won position: `comas eval RUN --tasks
 ./examples/stones.py --setups duel:against=best`.

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from comas.stats import Interval
-from comas.storage.run import Run
 from comas.types import Episode, Host, Meter, Question, Turn, UserMistake
 
 if TYPE_CHECKING:
+    from comas.storage.run import Run
     from comas.team.build import Team
 
 

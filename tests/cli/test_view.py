@@ -26,6 +26,7 @@ from tests.support.viewed import evaluation, viewed_run
             ["r", "--html", "x.html", "--steps", "1-9"],
             "--steps 1-9: step 4: there are steps 1 to 3",
         ),
+        (["r", "--html", "x.html", "--steps", "9-7"], "--steps 9-7: 9-7 ends before it begins"),
         (["r", "--html", "x.html", "--steps", "a"], "--steps a: numbers of steps are wanted"),
         (
             ["r", "--html", "none/x.html"],

@@ -21,6 +21,7 @@ from tests.support.games import game
 from tests.support.runs import SMALL
 
 REMEMBERING = """
+from comas.tasks import pick
 from comas.objective.credit import grpo
 from comas.objective.losses import plain
 from comas.types import Method, Question
@@ -47,7 +48,7 @@ def update(state, episodes, task):
 method = Method(play, settle, grpo, plain, start=start, draw=draw, update=update)
 """
 FINE = {"posed": "None", "start": "{}", "draw": "questions[:count]", "update": "state"}
-HELD_OUT = 'task.load("test", limit=1)[0]'
+HELD_OUT = 'pick.task.load("test", limit=1)[0]'
 FAULTS = [
     ({"draw": "[]"}, "step 1: draw chose no question: it has to return one at least"),
     ({"draw": "[questions[0], questions[0]]"}, "step 1: draw chose two questions with the id"),
@@ -59,6 +60,7 @@ FAULTS = [
     ({"update": "{'mean': float('nan')}"}, "update: its state cannot be written as JSON"),
     ({"update": "None"}, "update returned None: the state of a method is a dict"),
     ({"posed": f"{HELD_OUT}.prompt"}, "is a held-out one: pose has to return None for it"),
+    ({"posed": "task.load('test')[0].prompt"}, "set supervised=True on the Method to use load"),
 ]
 
 

@@ -89,6 +89,18 @@ def line(error: str) -> str:
     return only
 
 
+@pytest.mark.parametrize("code", ["'no such column'", "1", "None"])
+def test_a_file_that_ends_the_program_is_no_success(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK.format(questions=f"__import__('sys').exit({code})"))
+    assert run([*TRAIN, "task=./mine.py"], monkeypatch) == 2
+    told = line(capsys.readouterr().err)
+    assert told.startswith("error: mine.py line ")
+    assert told.endswith(f"SystemExit: {code.strip(chr(39))}; raise an error there instead")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -234,7 +234,12 @@ def test_checkpoints_from_different_places_are_one_team(
         [str(tmp_path / "far" / "ann"), str(tmp_path / "near" / "bob"), str(tiny)]
     )
     assert {t.agent for t in made.discuss("1 2 3 4 -> 9", seed=1).turns} <= {"ann", "bob", "cy"}
+    for nothing in (5, None, " "):
+        with pytest.raises(UserMistake, match="a text or a Question is wanted"):
+            made.discuss(nothing)  # type: ignore[arg-type]
     made.close()
+    with pytest.raises(UserMistake, match="is closed"):
+        made.discuss("1 2 3 4 -> 9")
     team.write_text('[hosts.home]\nbase = "./nobody"\n')
     with pytest.raises(
         UserMistake, match=re.escape(f"base '{tmp_path / 'teams' / 'nobody'}': no such folder")

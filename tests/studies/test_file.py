@@ -49,6 +49,8 @@ MISTAKES = {
     HEAD + TWO + CLAIM + 'mesure = "gain"': "unknown key claims.0.mesure: did you mean measure?",
     HEAD + TWO + CLAIM.replace('says = "x"\n', ""): "claim 1: says is missing",
     HEAD + TWO + CLAIM.replace('"b"', '"a"'): "a is compared with itself",
+    HEAD + TWO + CLAIM.replace('"b"', "true"): "claims.0.right",
+    HEAD + TWO + CLAIM + "margin = true": "claims.0.margin = True",
     HEAD + TWO + CLAIM + CLAIM: "claim 1 says the same: remove one",
     HEAD + TWO + CLAIM.replace('"b"', "1") + 'right_measure = "gain"': "right is a number",
     HEAD + TWO + "[measures.gain]\nsetup = 'single'": "every run has a measure gain",

@@ -180,6 +180,11 @@ def test_rewards_are_compared_within_their_groups() -> None:
     assert signal_in(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
 
 
+def test_a_game_that_asks_nobody_is_told_at_once() -> None:
+    (said,) = news(signs(), 0, [Episode("0/q/0", Q, [])])
+    assert "nobody was asked anything in 1 discussions" in said
+
+
 def test_discussions_that_machines_lost_say_nothing() -> None:
     lost = Episode("0/q/0", Q, [turn("scoring", info={"score": None})], error="unplugged")
     assert news(signs(), 0, [lost]) == []

@@ -14,13 +14,16 @@ import re
 import shlex
 import sys
 import threading
+import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from comas.cli import evaluate, listing, look, new, preflight, serve, study, train
 from comas.cli.output import Json, print_error, print_json
+from comas.config.plugins import PACKAGE
 from comas.config.schema import Config, consents
 from comas.exit_codes import CLOSED, MISTAKE, STOPPED
 from comas.program import VERSION, command
@@ -69,7 +72,14 @@ def _run() -> int | str | None:
     except BrokenPipeError:
         return CLOSED
     except SystemExit as left:
-        # rich's word for a closed pipe; nobody else says 1
+        where = traceback.extract_tb(left.__traceback__)[-1]
+        file = Path(where.filename)
+        if not file.is_relative_to(PACKAGE) and "rich" not in file.parts:
+            return _fail(
+                f"{file.name} line {where.lineno} ended the program: SystemExit: {left.code};"
+                " raise an error there instead"
+            )
+        # rich's word for a closed pipe; nobody of ours says 1
         return CLOSED if left.code == 1 else left.code
     except (UserMistake, HostFailure, HostLost, StaleWeights, OSError) as error:
         return _fail(str(error))

@@ -38,7 +38,11 @@ def _reserve(ctx: typer.Context, wanted: bool) -> bool:
 
 Json = Annotated[
     bool,
-    typer.Option("--json", callback=_reserve, help="The last line of stdout is one JSON object."),
+    typer.Option(
+        "--json",
+        callback=_reserve,
+        help="The last line of stdout is one JSON object (after an error none).",
+    ),
 ]
 
 

@@ -152,16 +152,17 @@ def _own_rewarded(config: Config) -> str:
 
 def check_roles(config: Config, methods: Sequence[Method], task: Task) -> None:
     """Refuse a role that none of these games has, and name the nearest."""
-    own = {*task.max_tokens}.union(*(method.roles for method in methods))
+    asked = {role for method in methods for role in method.roles}
+    own = asked | {*task.max_tokens}
     roles_by_key = {f"room.{role}": [role] for role in config.room}
     for name, agent in config.agents.items():
         roles_by_key[f"agents.{name}.roles"] = agent.roles or []
     for key, roles in roles_by_key.items():
         for role in roles:
-            if role not in own and role not in (known := own | shipped_roles()):
+            if role not in own and role not in shipped_roles():
                 where = f"in role {role!r}" if key.endswith(".roles") else "in that role"
                 raise UserMistake(
-                    f"{key}: nobody is ever asked {where}: {nearest(role, known)} (a game of your"
+                    f"{key}: nobody is ever asked {where}: {nearest(role, asked)} (a game of your"
                     " own lists its roles in Method(roles={...}))"
                 )
 

@@ -77,7 +77,12 @@ def explain(
     if first["type"] == "extra_forbidden" and path[-1] in FORMER:
         return f"{key}: {FORMER[str(path[-1])].instead}"
     if first["type"] == "extra_forbidden":
-        return f"unknown key {key}: {meant(str(path[-1]), keys_beside(path))}"
+        known = list(keys_beside(path))
+        hint = meant(str(path[-1]), known)
+        is_near = key in ELSEWHERE or difflib.get_close_matches(key, known, 1, 0.7)
+        if len(path) == 1 and not table and not is_near:
+            hint += f" (or options.{key}, loss.{key}, credit.{key}, where the method has it)"
+        return f"unknown key {key}: {hint}"
     secretive = "header_env" if "header_env" in path[2:] else str(path[-1]) if path else ""
     if secretive in SECRETIVE:
         return f"{key}: {SECRETIVE[secretive]}"
@@ -86,7 +91,8 @@ def explain(
     if first["type"] == "list_type" and isinstance(value, str):
         message = f"a list is wanted: {json.dumps(value.split(','))}"
     if first["type"] in ("dict_type", "model_type") and not isinstance(value, Mapping):
-        entry = f"solution={value}" if key in ("kl", "room") else "KEY=VALUE"
+        is_number = isinstance(value, int | float)
+        entry = f"solution={value}" if key in ("kl", "room") and is_number else "KEY=VALUE"
         message = f"a table is wanted: {key}.{entry}"
         if key == "agents":
             message += "; or how many there are: agents=4"

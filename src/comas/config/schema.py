@@ -171,8 +171,8 @@ def learning_policies(agents: Mapping[str, Mapping[str, Any]]) -> list[str]:
 class Config(_Table):
     """A run.
 
-    Tables that belong to functions (`options credit loss kl task_options`) are checked by
-    `resolve`.
+    Tables that belong to functions (`options credit loss kl task_options`) are checked where a
+    run is planned (`config.plan`).
     """
 
     method: Annotated[Place, Key.OWN_FILE] = "comas"

@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from comas.answers.pool import usable_cpus
 from comas.evaluation.accuracy import judged
 from comas.evaluation.report import CellKey
 from comas.evaluation.setups import Asking, ChosenSetup, described, players
@@ -26,6 +25,7 @@ from comas.game.agent import TeamMember
 from comas.game.play import first, is_own, play_one
 from comas.hooks import Hook, Pulse
 from comas.hosts.ledger import BudgetSpent
+from comas.machine import usable_cpus
 from comas.storage.game_log import Log
 from comas.storage.records import kind_of
 from comas.team import spending

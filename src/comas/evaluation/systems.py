@@ -13,7 +13,7 @@ from typing import Any
 from comas.config.plan import Plan, plan
 from comas.config.schema import read, settings_of
 from comas.config.systems import Overrides, found_at, is_run, system_plan
-from comas.memory import bounds
+from comas.memory import bounds, with_dtypes
 from comas.models.sources import team_file
 from comas.team.build import Note, Team, assemble, build_team
 from comas.types import Host
@@ -42,8 +42,10 @@ def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
 
 
 async def greeted(planned: Plan, note: Note) -> Team:
-    """Build a team whose hosts behind an API have answered first."""
-    return await assemble(bounds(planned), note)
+    """Build a team whose hosts behind an API have answered first, with the numbers in which large
+    models are fastest on this processor, as training takes them.
+    """
+    return await assemble(bounds(with_dtypes(planned, note)), note)
 
 
 def named(name: str, overrides: Overrides = (), of_a_base: Mapping[str, Any] | None = None) -> Plan:

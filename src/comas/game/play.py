@@ -36,8 +36,8 @@ from comas.types import (
 
 HERE = Path(__file__).parents[1]
 """The package's own files."""
-HELPERS = ("answers", "game", "methods", "objective", "tasks")
-"""Folders with functions for games and settlements to call."""
+HELPERS = ("answers", "game", "methods", "objective", "tasks", "types.py")
+"""Folders and files with functions for games and settlements to call."""
 _NUMBERS = re.compile(r"(\d+)")
 TRIES = 2
 """How often an episode is played before an infrastructure failure is recorded."""

@@ -88,8 +88,9 @@ def loaded(task: Task, split: str, **options: Any) -> list[Question]:
             raise  # a mistake of ours is not its user's
         kind = type(error).__name__
         where = place_of(error, task.load)
+        hint = " (data is not set)" if options.get("path") is None else ""
         raise UserMistake(
-            f"task {task.name}, split {split!r}: load failed in {where}: {kind}: {error}"
+            f"task {task.name}, split {split!r}: load failed in {where}: {kind}: {error}{hint}"
         ) from error
     return checked(questions, task, split)
 

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from comas.config.checks import check_training
 from comas.config.mistakes import explain, nearest
@@ -85,13 +85,13 @@ class Claim(_Table):
     says: str = Field(min_length=1)
     left: str
     """A setting."""
-    right: str | float
+    right: str | Annotated[float, Strict()]
     """A setting, or a number."""
     measure: str = "accuracy"
     right_measure: str | None = None
     """Measure of the right side, where it is another one: `before`, say."""
     direction: Literal["above", "below"] = "above"
-    margin: float = 0.0
+    margin: Annotated[float, Strict()] = 0.0
     """Negative where a difference of that size the other way is allowed."""
 
     @property

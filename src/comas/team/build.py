@@ -45,6 +45,7 @@ class Team:
     API.
     """
     _played: int = field(default=0, repr=False)
+    _closed: bool = field(default=False, repr=False)
 
     @property
     def config(self) -> Config:
@@ -84,8 +85,14 @@ class Team:
 
         Its turns are rewarded as in training, unless the method needs an answer that a text does
         not have.
+
+        Raises UserMistake for what is no question, and for a team that is closed.
         """
         has_answer = isinstance(question, Question)
+        if not has_answer and not (isinstance(question, str) and question.strip()):
+            raise UserMistake(f"discuss: a text or a Question is wanted, not {question!r}")
+        if self._closed:
+            raise UserMistake("discuss: the team is closed: load it again")
         if isinstance(question, str):
             question = Question(id="asked", prompt=question)
         self._played += 1
@@ -121,6 +128,7 @@ class Team:
 
     def close(self) -> None:
         """Give threads and memory back."""
+        self._closed = True
         close_hosts(self.hosts)
 
 

@@ -83,10 +83,11 @@ class LearningSignal:
         """All that is wrong with a step, whether or not it was so before; `policies` are the
         statistics of its updates.
         """
-        turns = [turn for episode in episodes if episode.error is None for turn in episode.turns]
+        played = [episode for episode in episodes if episode.error is None]
+        turns = [turn for episode in played for turn in episode.turns]
         by_role = grouped((turn.role, turn) for turn in turns)
         self._count(len(episodes), turns, policies or {})
-        alarms: list[Alarm] = [*self._of_unasked(step)]
+        alarms: list[Alarm] = [*self._of_unasked(step)] if played else []
         of_replies = [
             alarm for role in by_role for alarm in self._of_replies(step, role, by_role[role])
         ]
@@ -239,7 +240,14 @@ class LearningSignal:
             self._still[policy] = self._still.get(policy, 0) + 1 if is_still else 0
 
     def _of_unasked(self, step: int) -> Iterator[Alarm]:
-        """Policies that are to learn, and that nobody has asked anything so far."""
+        """A game that asks nobody; policies that are to learn, and that nobody has asked so far."""
+        if not self._asked and not self._rewarded:
+            text = (
+                f"nobody was asked anything in {self._discussions} discussions: let play of method"
+                f" {self.config.method} ask its agents (agent.ask), or nothing can be learnt"
+            )
+            yield Alarm(step, "still", (), 1.0, text)
+            return
         if self._steps < STILL or self._discussions < FEW * len(self.learning):
             return
         for policy in self.learning:

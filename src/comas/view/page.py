@@ -163,6 +163,8 @@ def steps_named(text: str, count: int) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UserMistake(f"--steps {text}: numbers of steps are wanted, such as 1,5-9")
+        if dash and int(last) < int(first):
+            raise UserMistake(f"--steps {text}: {part.strip()} ends before it begins")
         steps += range(int(first) - 1, int(last if dash else first))
     if beyond := [number + 1 for number in steps if not 0 <= number < count]:
         raise UserMistake(f"--steps {text}: step {beyond[0]}: there are steps 1 to {count}")
