@@ -161,6 +161,8 @@ def test_calls_with_other_values_are_other_inputs(calls: tuple[str, ...]) -> Non
 def test_parameters_are_those_that_the_question_shows() -> None:
     assert parameters_of("def f(x, y: int = 2) -> int:\n", "f") == ["x", "y"]
     assert parameters_of("def f(x, *, y):\n", "f") == []
+    assert parameters_of("def f(\n    x,\n    y=2,\n) -> int:\n    ...", "f") == ["x", "y"]
+    assert parameters_of("def f(x,\n", "f") == []
     assert parameters_of("assert f(1) == 2", "f") == parameters_of("", None) == []
     assert read_input(said("f(y=2, x=1)"), "f") == read_input(said("f(x=1, y=2)"), "f")
     assert read_input(said("f(1, x=2)"), "f", ["x"]) is None

@@ -65,6 +65,8 @@ WORDING = {
 FENCE = "```"
 LONGEST = 1000
 """Characters of a call that is read."""
+HEADER = 20
+"""Lines that the head of a function may take."""
 _ASSERT = re.compile(r"^[ \t]*+assert\b(.*)", re.MULTILINE)
 _CALLED = re.compile(r"(?<![\w.])([^\W\d]\w*+)\s*+\(")
 _DEFINED = re.compile(r"\bdef\s++(\w++)\s*+\(")
@@ -130,16 +132,19 @@ def parameters_of(prompt: str, name: str | None) -> list[str]:
     """The parameters of a function that a question defines, in their order; empty where it shows
     none, or takes some by position or by keyword only.
     """
-    header = re.search(rf"\bdef\s+{re.escape(name or '')}\s*\([^\n]*", prompt)
-    try:
-        function = ast.parse(f"{header[0]}\n    pass").body[0] if header else None
-    except (SyntaxError, ValueError):
-        return []
-    if not isinstance(function, ast.FunctionDef):
-        return []
-    arguments = function.args
-    plain = not (arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg)
-    return [argument.arg for argument in arguments.args] if plain and not arguments.kwarg else []
+    header = re.search(rf"\bdef\s+{re.escape(name or '')}\s*\(", prompt)
+    lines = prompt[header.start() :].split("\n")[:HEADER] if header else []
+    for end in range(1, len(lines) + 1):
+        try:
+            (function,) = ast.parse("\n".join([*lines[:end], "    pass"])).body
+        except (SyntaxError, ValueError):
+            continue  # it goes on in the next line
+        assert isinstance(function, ast.FunctionDef)
+        arguments = function.args
+        if arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg or arguments.kwarg:
+            return []
+        return [argument.arg for argument in arguments.args]
+    return []
 
 
 def read_input(turn: Turn, name: str | None, parameters: Sequence[str] = ()) -> str | None:
