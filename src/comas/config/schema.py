@@ -519,6 +519,10 @@ def read(
         data.pop("task_options", None)  # those of the file's own task, which is another one
     for key, value in settings.items():
         put(data, key, value)
+    names = _host_names(data)
+    for key in settings if len(names) == 1 else ():
+        if (host_path := host_key(key, names)) != key and host_path in settings:
+            raise UserMistake(f"{key} and {host_path} are one key: give one of them")
     _to_the_host(data)
     return checked(data)
 
