@@ -199,8 +199,7 @@ class Hooks(Hook):
     def locate(self, folder: Path) -> None:
         """Tell all of them where the run is."""
         self.path = folder
-        for hook in self.hooks:
-            hook.locate(folder)
+        self._tell("locate", folder)
 
     def note(self, text: str) -> None:
         if all(type(hook).note is Hook.note for hook in self.hooks):
@@ -209,6 +208,8 @@ class Hooks(Hook):
 
     def _tell(self, event: str, *details: Any) -> None:
         for hook in tuple(self.hooks):
+            if hook not in self.hooks:  # dropped while another one was told
+                continue
             try:
                 getattr(hook, event)(*details)
             except Exception as error:  # noqa: BLE001 - who looks on never ends a run

@@ -406,6 +406,34 @@ def test_the_command_line_hands_progress_on() -> None:
     assert watch.told == [Progress("saving", 3)]
 
 
+def test_what_is_shown_ends_no_run() -> None:
+    class Broken(Hook):
+        def locate(self, folder: Path) -> None:
+            raise KeyError("locate")
+
+        def step(self, metrics: Any, episodes: Any) -> None:
+            raise ValueError("step")
+
+        def note(self, text: str) -> None:
+            raise ValueError("note")
+
+    outlet = Outlet(Broken())
+    outlet.step({}, [])
+    outlet.step({}, [])
+    assert outlet.hooks == []
+    heard: list[str] = []
+
+    class Hears(Hook):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    several = Hooks([Broken(), Broken(), Hears()])
+    several.locate(Path())
+    several.note("go on")
+    assert [type(hook) for hook in several.hooks] == [Hears]
+    assert heard[-1] == "go on"
+
+
 def test_a_pipe_that_closes_while_models_load_stops_the_run_once_it_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

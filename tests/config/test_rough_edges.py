@@ -20,6 +20,7 @@ from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.machine import use_threads
+from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.run import Run
 from comas.types import UserMistake
@@ -218,6 +219,28 @@ def died(folder: Path, **texts: str) -> Path:
     for name, text in texts.items():
         (folder / name.replace("__", "/")).write_text(text)
     return folder
+
+
+def test_a_folder_in_which_a_run_died_at_its_beginning_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "r"
+
+    def full(path: Path, text: str) -> None:
+        path.with_name("config.toml.new").write_text(text[:9])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            Run.create(CONFIG, str(folder))
+    assert (folder / "checkpoints").is_dir()
+    (folder / "checkpoints" / "mine").mkdir()
+    with pytest.raises(UserMistake, match="checkpoints is in it"):
+        Run.create(CONFIG, str(folder))
+    (folder / "checkpoints" / "mine").rmdir()
+    Run.create(CONFIG, str(folder)).unlock()
+    assert Run.open(folder).config()["method"] == CONFIG["method"]
 
 
 def test_a_run_stays(tmp_path: Path) -> None:

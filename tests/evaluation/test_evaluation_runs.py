@@ -251,6 +251,28 @@ def test_answers_whose_checker_broke_are_checked_again_not_asked_again(tmp_path:
     assert texts(folder) == said
 
 
+def test_answers_that_wait_for_their_checker_are_not_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom comas.tasks import pick\n"
+        f"from comas.types import UserMistake\nmended = Path({str(tmp_path / 'mended')!r})\n"
+        "def verify(question, text):\n    if text and not mended.exists():\n        raise"
+        " UserMistake('the checker is gone')\n    return pick.verify(question, text)\n"
+        "task = replace(pick.task, name='slow', verify=verify, quick=False)\n"
+    )
+    folder = tmp_path / "e"
+    plan = EvaluationPlan(["tiny"], tasks=[str(tmp_path / "slow.py")], limit=5)
+    with pytest.raises(UserMistake, match="the checker is gone"):
+        evaluated(EvaluationRun.create(plan, str(folder)))
+    said = texts(folder)
+    assert said
+    (tmp_path / "mended").touch()
+    after, _ = evaluated(EvaluationRun.open(folder))
+    assert (after["cells"][0]["failed"], after["cells"][0]["n"]) == (0, 5)
+    answered = texts(folder)
+    assert {game: answered[game] for game in said} == said
+    assert len(answered) == 5
+
+
 FRAGILE = """
 from dataclasses import replace
 from comas.tasks import pick

@@ -235,6 +235,27 @@ def test_what_is_printed_every_reader_of_json_takes() -> None:
     json.dumps(strict(loop))
 
 
+def test_a_line_that_a_full_disk_cuts_short_damages_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "games.jsonl")
+    log.add({"id": "b", "verdict": "right"})
+    append = files.append
+
+    def full(path: Path, text: str) -> None:
+        append(path, text[:7])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "append", full)
+    with pytest.raises(OSError, match="No space"):
+        log.add({"id": "c", "verdict": "right"})
+    assert log.found.keys() == {"b"}, "what is not on the disk was not played"
+    monkeypatch.setattr(files, "append", append)
+    log.add({"id": "a", "verdict": "wrong"})
+    again = Log(tmp_path / "games.jsonl")
+    assert [record["id"] for record in again.records] == ["a", "b"], "whichever ended first"
+
+
 def test_a_log_of_games_takes_what_a_run_takes(tmp_path: Path) -> None:
     noted = {"margin": np.float32(0.5), "seen": {1, 2}, "by": {("a", 1): 2}}
     log = Log(tmp_path / "games.jsonl")

@@ -4,18 +4,23 @@ when it goes on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import comas
+from comas.config.schema import read
 from comas.hooks import Alarm, Hook
+from comas.hosts.ledger import BudgetSpent
 from comas.monitors import probes
 from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.training import watching
+from comas.types import HostLost, UserMistake
 from tests.support.command import run as command
 from tests.support.runs import Killed, essence, run_of
 
@@ -161,6 +166,32 @@ def test_a_resumed_run_sees_and_alarms_what_a_whole_one_does(
     read = [[step["monitors"] for step in run.metrics()] for run in (whole, Run(folder))]
     assert read[0] == read[1]
     assert read_alarms(folder) == read_alarms(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (BudgetSpent("no tokens are left"), True),
+        (UserMistake("no memory is left"), True),
+        (HostLost("an actor died"), True),
+        (ZeroDivisionError("its own"), False),
+    ],
+)
+def test_what_ends_a_monitors_games_is_no_fault_of_the_monitor(
+    error: Exception, kept: bool
+) -> None:
+    notes: list[str] = []
+    config = read(None, {"monitors": ["probes"]})
+    watched = watching.MonitorRunner(config, notes.append)
+
+    async def games() -> None:
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [error])
+
+    work = watched._guarded("probes", games())
+    with pytest.raises(ExceptionGroup) if kept else nullcontext():
+        asyncio.run(work)
+    assert list(watched.monitors) == (["probes"] if kept else [])
+    assert bool(notes) is not kept
 
 
 @pytest.fixture

@@ -104,11 +104,14 @@ class Outlet(Hooks):
         """
 
     def _tell(self, event: str, *details: Any) -> None:
-        if not self.gone:
+        if self.hooks and not self.gone:
             try:
                 getattr(self.hooks[0], event)(*details)
             except (OSError, SystemExit):  # rich leaves a closed pipe by SystemExit
                 self.gone = True
+            except Exception as error:  # noqa: BLE001 - who looks on never ends a run
+                self.hooks.clear()
+                print_note(f"nothing more is shown, since {event} failed: {error!r}")
         if self.gone and not self.asked and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             self.asked = True
             os.kill(os.getpid(), signal.SIGTERM)

@@ -133,8 +133,18 @@ class Round:
 
         async def judge(episode: Episode, who: str, turns: Sequence[Any]) -> None:
             """Ask the verifier, in a thread: it may wait for a process of its own."""
-            verdict, besides = "failed", {}
+            record = {
+                "id": episode.id,
+                "question": episode.question.id,
+                "agent": who,
+                "verdict": "failed",
+                "error": episode.error,
+                "answer": episode.answer,
+                "turns": list(turns),
+            }
             if not episode.error:
+                if not self.task.quick:  # whatever stops it now, it is not asked again
+                    self.log.add(record)
                 loop = asyncio.get_running_loop()
                 judging = loop.run_in_executor(threads, _judged, self.task, episode, turns)
                 late = loop.call_later(SLOW, tell_late, episode.question.id)
@@ -142,16 +152,7 @@ class Round:
                     verdict, besides = await judging
                 finally:
                     late.cancel()
-            record = {
-                "id": episode.id,
-                "question": episode.question.id,
-                "agent": who,
-                "verdict": verdict,
-                "error": episode.error,
-                "answer": episode.answer,
-                "turns": list(turns),
-                **besides,
-            }
+                record = {**record, "verdict": verdict, **besides}
             self.log.add(record)
             hook.game(record)
 

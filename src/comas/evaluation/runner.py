@@ -90,8 +90,6 @@ class EvaluationRun:
         """
         self._asking = Asking()
         """How all systems are asked: as the first one is by its own config."""
-        self._held: Sequence[str] = ()
-        """Notes that its owner should read before it begins."""
         self._notes: list[str] = []
         """Notes on the systems that a reader has to know."""
         self._overlaps: list[tuple[str, str, Overlap | None]] = []
@@ -110,8 +108,7 @@ class EvaluationRun:
         if out:
             path = Path(os.path.expanduser(out))
             created = [place for place in (path, *path.parents) if not place.exists()]
-            # a process that died before it wrote its plan has left these
-            check_free(str(path), "--out ", (".lock", "answers"))
+            check_free(str(path), "--out ")
         else:
             stem = Path("evals") / time.strftime("%Y%m%d-%H%M%S")
             missing = [place for place in stem.parents if not place.exists()]
@@ -122,8 +119,13 @@ class EvaluationRun:
         except OSError as error:
             raise UserMistake(f"--out {path}: {error.strerror}") from error
         evaluation = cls(path, plan, created)
-        evaluation._write_plan()
-        evaluation._held = list(hold(checkpoints(plan.places.values()), path))
+        lock = files.lock(path, "evaluation")
+        try:
+            if out:
+                check_free(str(path), "--out ")  # now that nobody else can begin there
+            evaluation._write_plan()
+        finally:
+            lock.release()
         return evaluation
 
     @classmethod
@@ -161,7 +163,7 @@ class EvaluationRun:
         self._write_plan()
         self._accounts = spending.read(self.folder / SPENT)
         with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
-            for note in self._held:
+            for note in hold(checkpoints(self.plan.places.values()), self.folder):
                 hook.note(note)
             outlines = self._prepare(hook)
             await self._greet(outlines, hook)
@@ -171,7 +173,7 @@ class EvaluationRun:
         files.replace(self.folder / REPORT, files.as_json(report, indent=1))
         games = [record for cell in cells for record in cell.records]
         logs = [log for of_task in self._crossed.values() for log in of_task.values()]
-        games += [record for log in logs for record in log.found.values()]
+        games += [record for log in logs for record in log.records]
         if games and all(game["error"] for game in games):
             first = games[0]["error"]
             raise UserMistake(f"{self.folder}: every game failed; the first: {first}")

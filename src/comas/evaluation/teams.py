@@ -128,7 +128,7 @@ def judging(task: Task) -> Task:
 
 def payoffs_in(log: Log) -> dict[str, float]:
     """Question -> payoff, of the recorded games that ended."""
-    ended = [game for game in log.found.values() if game["error"] is None]
+    ended = [game for game in log.records if game["error"] is None]
     return {game["question"]: float(game["answer"]) for game in ended if game["answer"]}
 
 

@@ -613,6 +613,8 @@ def _started(room: Any, wanted: Mapping[str, float], cpus: int) -> Any:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     variables = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": str(cpus)}
+    if not wanted.get("GPU"):  # of an actor without any Ray hides none
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     actor: Any = ray.remote(HostActor)
     return actor.options(
         num_cpus=wanted["CPU"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,23 @@ class Log:
         else:
             self.found[record["id"]] = record
 
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of games in the order of their ids, whichever ended first."""
+        return [self.found[game] for game in sorted(self.found)]
+
     def add(self, record: dict[str, Any]) -> None:
         """One more line; the system writes it to the disk in its own time, which
         `close` waits for.
         """
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            files.append(self.path, line(record))
+        except OSError:  # a full disk: half a line would damage the next one
+            with suppress(OSError):
+                files.truncate(self.path, size)
+            raise
         self._take(record)
-        files.append(self.path, line(record))
 
     def close(self, **facts: Any) -> None:
         """One process's work on it is done."""

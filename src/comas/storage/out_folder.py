@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import errno
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from comas.program import command
 from comas.types import UserMistake
 
+BEGUN = ("episodes", "checkpoints", "eval", "metrics.jsonl", "answers")
+"""What runs and evaluations make before they are one, all of it empty."""
 
-def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) -> None:
+
+def check_free(out: str, key: str = "out=") -> None:
     """An error where a run or an evaluation cannot begin in the folder that `key` names: it is no
-    folder, or there is something else in it than what is `mine`.
+    folder, or there is something else in it than what a process has left that died before it had
+    one.
     """
     if not out.strip():
         raise UserMistake("out is empty: name a folder, or leave it out for runs/<time>-<method>")
@@ -29,8 +32,8 @@ def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) ->
     above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not above.is_dir():
         raise UserMistake(f"{key}{out}: Not a directory: {above} is a file; choose another")
-    inside = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
-    strangers = [name for name in inside if name not in mine]
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    strangers = [file.name for file in inside if not _left_behind(file)]
     kinds = {"config.toml": "a run", "evaluation.json": "an evaluation"}
     if kind := next((kinds[name] for name in strangers if name in kinds), None):
         going_on = f"`{command()} resume {shlex.quote(out)}`"
@@ -43,6 +46,15 @@ def check_free(out: str, key: str = "out=", mine: Sequence[str] = (".lock",)) ->
             f"{key}{out}: this folder is no run and not empty ({strangers[0]} is in it); choose"
             " another"
         )
+
+
+def _left_behind(path: Path) -> bool:
+    """Whether a process that died at the beginning has left this."""
+    if path.name in (".lock", "config.toml.new", "evaluation.json.new"):
+        return True
+    if path.name not in BEGUN:
+        return False
+    return not any(path.iterdir()) if path.is_dir() else path.stat().st_size == 0
 
 
 def fresh(stem: Path) -> Path:

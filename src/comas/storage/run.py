@@ -387,7 +387,7 @@ def hold(checkpoints: Iterable[Checkpoint], holder: Path) -> Iterator[str]:
         note = _note(run, step, holder)
         try:
             note.parent.mkdir(exist_ok=True)
-            note.write_text(str(holder.resolve()), encoding="utf-8")
+            files.replace(note, str(holder.resolve()))
         except OSError:
             yield (
                 f"{run.path} cannot be written: if it is trained on, its checkpoint of step {step},"

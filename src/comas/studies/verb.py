@@ -12,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import filelock
 
 from comas import memory
 from comas.questions.checked import of_run
@@ -208,14 +207,19 @@ class Study:
         report.write(self.out)
         return report
 
-    def alone(self) -> filelock.FileLock:
-        """Keep other processes from working on this study, inside of a `with`."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from working on this study."""
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             where = f"{self.file}: out = {str(self.out)!r}"
             raise UserMistake(f"{where}: {error.strerror}; choose another") from error
-        return files.lock(self.out, "study")
+        lock = files.lock(self.out, "study")
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def _without_words(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

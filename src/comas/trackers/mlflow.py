@@ -34,6 +34,7 @@ class MLflow(Sink):
             stored = self.client.create_run(
                 experiment_id, tags={self.TAG: run.id}, run_name=run.name
             )
+        if not stored.data.params:  # nor sent by a process that died before it did
             entries = run.config.items()
             params = [Param(_allowed(key), str(value)[: self.VALUE]) for key, value in entries]
             for start in range(0, len(params), self.ENTRIES):

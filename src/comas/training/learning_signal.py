@@ -106,7 +106,8 @@ class LearningSignal:
     def recall(self, metrics: Mapping[str, Any]) -> None:
         """Count a step that another process took, from its metrics."""
         self._steps += 1
-        self._discussions += (self.config.questions or 1) * (self.config.samples or 1)
+        planned = (self.config.questions or 1) * (self.config.samples or 1)
+        self._discussions += metrics.get("counts", {}).get("discussions", planned)
         for row in metrics.get("replies", ()):
             name = row["agent"]
             agent = self.config.agents.get(name)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from comas.evaluation.questions import overlap, run_digests
-from comas.game.play import GameContext, play_all, settle_all, unlabelled
+from comas.game.play import GameContext, own_file, play_all, settle_all, unlabelled
 from comas.hooks import Hook, Pulse, hooks_of
 from comas.machine import peak_bytes, process_facts
 from comas.monitors.monitor import Seen
@@ -222,8 +222,9 @@ class Session:
         learned = await learn(self.team, scale, step, episodes)
         self.memory.advance(self._context(), episodes)
         record = StepRecord(episodes, learned, self.team.task)
-        metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
-        note_truth(record)
+        with own_file(self.team.task.extract, f"step {step + 1}: extract, in its figures,"):
+            metrics: dict[str, Any] = {"step": step, **summarise(record, self.metrics)}
+            note_truth(record)
         metrics["tokens"] = self.tokens + metrics["step_tokens"]
         metrics["monitor_tokens"] = self.monitor_tokens
         metrics["seconds"] = time.monotonic() - began

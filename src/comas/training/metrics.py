@@ -100,12 +100,14 @@ def cost(step: StepRecord) -> list[dict[str, Any]]:
 
 
 def counts(step: StepRecord) -> dict[str, int | None]:
-    """Turns, rewarded ones, failed discussions, cut replies, dropped pieces of history, near-ties;
-    None of those where no host measures how near a draw came (a margin is 1 then).
+    """Discussions, turns, rewarded ones, failed discussions, cut replies, dropped pieces of
+    history, near-ties; None of those where no host measures how near a draw came (a margin is 1
+    then).
     """
     measured = not step.turns or any(turn.margin < 1 for turn in step.turns)
     near_ties = sum(turn.margin < TIE for turn in step.turns)
     return {
+        "discussions": len(step.episodes),
         "turns": len(step.turns),
         "paid": len(step.rewarded),
         "failed": sum(episode.error is not None for episode in step.episodes),

@@ -54,7 +54,8 @@ class MethodMemory:
         if self.team.method.memory.draw is None:
             return in_passes(self.questions, config.seed, step, count)
         drawn = memory.draw(context, self.questions, count, step)
-        memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
+        if self.team.task.rules is None:  # games begin alike
+            memory.refuse_held_out(step, [question.prompt for question in drawn], self.held_out)
         return drawn
 
     def check_posed(self, step: int, episodes: Sequence[Episode]) -> None:

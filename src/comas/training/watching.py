@@ -18,12 +18,13 @@ from typing import Any
 
 from comas.config.plugins import load_plugin
 from comas.config.schema import Config
-from comas.game.play import GameContext
+from comas.game.play import GameContext, first
 from comas.hooks import Alarm
 from comas.monitors.evidence import Trial, seen_after
 from comas.monitors.monitor import Allowance, CannotWatch, Monitor, Reading, Seen
+from comas.seams import StaleWeights
 from comas.storage import files
-from comas.types import Episode, UserMistake
+from comas.types import Episode, HostLost, UserMistake
 
 ALPHA = 0.01
 MONITORS = "monitors.json"
@@ -118,14 +119,15 @@ class MonitorRunner:
             monitor.allowance = Allowance(tokens, steps)
 
     async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Let a monitor work; drop it where it raises. What a game says of a user's mistake is no
-        fault of the monitor.
+        """Let a monitor work; drop it where it raises. What its games say of a user's mistake, a
+        spent budget or a lost machine is no fault of the monitor.
         """
         try:
             await work
-        except UserMistake:
-            raise
-        except Exception as error:  # noqa: BLE001 - who looks on never ends a run
+        except Exception as error:
+            # of several games at once they come in a group
+            if isinstance(first(error), (UserMistake, HostLost, StaleWeights)):
+                raise
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
