@@ -124,6 +124,7 @@ class EvaluationRun:
             if out:
                 check_free(str(path), "--out ")  # now that nobody else can begin there
             evaluation._write_plan()
+            list(hold(checkpoints(plan.places.values()), path))  # told of when it goes on
         finally:
             lock.release()
         return evaluation
