@@ -186,6 +186,10 @@ class EnginePlan:
     """Whether weights are going to be published."""
     gpus: int = 1
     """GPUs that sampling may use; the models, and the learner, are on the first."""
+    reserved: int = 0
+    """Bytes of the first device that the learner is going to take, for its optimizers' moments: an
+    engine that takes a share of the memory leaves them free.
+    """
     host: str = "<name>"
     """For error messages: `hosts.<name>`."""
     meter: Meter = field(default_factory=Meter)

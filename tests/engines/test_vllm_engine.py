@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -416,6 +417,9 @@ def test_what_vllm_is_started_with_on_several_gpus(
     assert asked["max_loras"] == 3
     row = start.row_bytes(model.config, 64, torch.float32)
     assert asked["kv_cache_memory_bytes"] == 5 * row // min(gpus, 4)
+    monkeypatch.setattr(start, "_free", lambda device: 10**9)
+    with pytest.raises(UserMistake, match=r"weights and moments take 1\.0"):
+        start.start(model, tmp_path, replace(plan, reserved=10**9), {"max_loras": 3})
 
 
 def test_a_whole_model_on_several_gpus_is_refused() -> None:

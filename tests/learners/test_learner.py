@@ -79,6 +79,14 @@ def test_a_step_is_the_step_written_out_by_hand(tokens_per_pass: int, temperatur
     assert (flat[0] - flat[1]).norm() < 1e-4 * (flat[1] - flat[2]).norm()
 
 
+def test_moments_take_the_bytes_that_are_reserved_for_them() -> None:
+    learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
+    reserved = learner.moments
+    assert reserved == 8 * llama(0).num_parameters()
+    learner.step({"p": rows()})
+    assert sum(part.nbytes for part in _moments(learner, "p") if part.ndim) == reserved
+
+
 def test_policies_learn_apart_whatever_the_threads() -> None:
     parts = {f"p{i}": rows(seed=i) for i in range(3)}
     together = FullLearner({p: llama(i) for i, p in enumerate(parts)}, Recipe(1e-3), METHOD, 0)

@@ -416,8 +416,10 @@ def test_before_any_cell_has_run_everything_may_change(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_share_a_study(tmp_path: Path) -> None:
     study = Study.read(small(tmp_path))
-    with study.alone(), pytest.raises(UserMistake, match="another process"):
-        study.alone()
+    with study.alone(), pytest.raises(UserMistake, match="another process"), study.alone():
+        pass
+    with study.alone():
+        pass  # it is free again
 
 
 def test_as_many_jobs_as_cores_bear(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -503,6 +503,7 @@ def _build(plan: HostPlan[Table]) -> LocalHost:
         max_rows=table.max_rows or MAX_ROWS,
         learns=learner is not None,
         gpus=plan.gpus,
+        reserved=getattr(learner, "moments", 0),
         host=plan.name,
         meter=meter,
         worker=worker,

@@ -53,6 +53,14 @@ class Holder(ABC):
         """Policies whose gap to the engine was above the tolerance in their last step."""
         self.optimizers: dict[str, torch.optim.AdamW] = {}
 
+    @property
+    def moments(self) -> int:
+        """Bytes that the optimizers' moments take once every policy has been updated: two numbers
+        in float32 per parameter.
+        """
+        groups = [group for each in self.optimizers.values() for group in each.param_groups]
+        return 8 * sum(part.numel() for group in groups for part in group["params"])
+
     @abstractmethod
     def forward(
         self, owned: Sequence[Owned], packs: Packs, reference: bool = False

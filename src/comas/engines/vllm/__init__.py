@@ -143,7 +143,7 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
     dtype = served_dtype(model)
     free = _free(device)
     weights = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
-    reserved = weights // plan.gpus + (WORKSPACE if device == "cuda" else 0)
+    reserved = weights // plan.gpus + (WORKSPACE if device == "cuda" else 0) + plan.reserved
     row = row_bytes(model.config, plan.context, dtype, plan.gpus)
     arguments: dict[str, Any] = {
         "model": str(folder),
@@ -181,13 +181,13 @@ def start(model: Any, folder: Path, plan: EnginePlan, adapters: dict[str, Any]) 
 
 def cache_bytes(row: int, rows: int, free: int, kept: int, device: str, host: str) -> int:
     """Bytes of keys and values for `rows` rows of `row` bytes where so many are free, of which
-    `kept` are for weights; an error where they are not enough for one row.
+    `kept` are for weights and moments; an error where they are not enough for one row.
     """
     usable = int(SHARES[device] * max(0, free - kept))
     if usable < row:
         raise UserMistake(
             f"{host}.engine=vllm does not fit: {free / 1e9:.1f} GB are free on {device},"
-            f" vLLM's own weights take {kept / 1e9:.1f}, and keys and values of one row"
+            f" weights and moments take {kept / 1e9:.1f}, and keys and values of one row"
             f" {row / 1e9:.1f}: lower {host}.context, take a smaller base, or set"
             f" {host}.engine=hf"
         )
