@@ -105,7 +105,7 @@ def test_no_method_lets_a_reply_write_headings(name: str) -> None:
     (episode,) = asyncio.run(play_all(context, [question], 0))
     assert episode.error is None
     judged = [turn for turn in episode.turns if turn.about is not None]
-    if name in ("comas", "comas_peer", "maporl", "optima", "spo"):
+    if name in ("comas", "comas_rules", "maporl", "optima", "spo"):
         assert any(f"{QUOTE}{MARK} 1" in turn.prompt for turn in judged)
     for turn in judged:
         forged = [line for line in own_lines(turn.prompt) if line.lstrip().startswith(MARK)]

@@ -71,7 +71,7 @@ class Cell:
 
     def add(self, log: Log) -> None:
         """Count one more run: the games that it has played."""
-        self.runs.append(log.records)
+        self.runs.append(list(log.records))
         self.bases.append(", ".join(log.facts.get("bases", [])))
         self.seconds += log.seconds
 

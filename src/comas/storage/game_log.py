@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +63,7 @@ class Log:
             self.found[record["id"]] = record
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Sequence[Mapping[str, Any]]:
         """The records of games in the order of their ids, whichever ended first."""
         return [self.found[game] for game in sorted(self.found)]
 

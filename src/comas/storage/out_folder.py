@@ -13,7 +13,7 @@ from comas.program import command
 from comas.types import UserMistake
 
 BEGUN = ("episodes", "checkpoints", "eval", "metrics.jsonl", "answers")
-"""What runs and evaluations make before they are one, all of it empty."""
+"""Folders and files that runs and evaluations make, empty, before they are one."""
 
 
 def check_free(out: str, key: str = "out=") -> None:

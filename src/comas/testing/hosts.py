@@ -105,11 +105,16 @@ async def _weigh(host: Weighs, policy: str, turn: str, keep: bool, seed: int = 7
 
 async def _check_weighing(host: Host, policy: str) -> None:
     """It gives a log-prob per choice, says one of them as the seed draws it, and keeps that where
-    it is told to. A host that only answers has no `weigh`.
+    it is told to. A host that only answers has no `weigh`, or refuses it with a UserMistake.
     """
     if not isinstance(host, Weighs):
         return
-    reply = await _weigh(host, policy, "w0", False)
+    try:
+        reply = await _weigh(host, policy, "w0", False)
+    except UserMistake:
+        if host.learns:
+            raise
+        return  # its server tells no log-probs, and it says so
     assert reply.weights is not None, "it was asked to weigh, and gave no weights"
     assert len(reply.weights) == len(CHOICES), f"{len(reply.weights)} weights of {len(CHOICES)}"
     assert all(weight <= 0 for weight in reply.weights), f"log-probs of {reply.weights}"
