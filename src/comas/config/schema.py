@@ -108,6 +108,8 @@ def of_its_kind(name: str, table: Any) -> Any:
         return keys
     module = load_plugin("host", os.path.expanduser(kind), f"hosts.{name}.kind")
     own_table: type[HostTable] = getattr(module, "Table", HostTable)
+    if kind.endswith(".py"):
+        _check_no_foreign_keys(name, kind, keys, own_table)
     if issubclass(HostConfig, own_table):
         return keys
     combined = create_model("HostConfig", __base__=(own_table, HostConfig))
@@ -116,6 +118,21 @@ def of_its_kind(name: str, table: Any) -> Any:
     except ValidationError as error:
         explained = explain(error, lambda _: combined.model_fields, ("hosts", name))
         raise UserMistake(explained) from error
+
+
+def _check_no_foreign_keys(
+    name: str, kind: str, keys: Mapping[str, Any], own_table: type[HostTable]
+) -> None:
+    """Refuse keys of shipped kinds that a host of the user's own never reads. Their defaults are no
+    mistake: what runs write has them.
+    """
+    for key, field in HostConfig.model_fields.items():
+        foreign = key not in own_table.model_fields and key not in ("kind", "lr")
+        if foreign and keys.get(key, field.default) not in (field.default, None):
+            raise UserMistake(
+                f"hosts.{name}.{key} says nothing to {kind}: leave it out, or give the `Table` of"
+                " that file a field of this name"
+            )
 
 
 class AgentConfig(_Table):
