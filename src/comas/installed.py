@@ -14,7 +14,7 @@ from typing import Any
 
 from comas import sandbox
 from comas.machine import (
-    Memory,
+    DeviceMemory,
     auto_device,
     has_apple_gpu,
     memory_of,
@@ -61,7 +61,7 @@ def examine() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": f"{usable_cpus()} of {os.cpu_count()} usable; torch will use as many threads",
-        "memory": str(Memory(None, memory_of("cpu").total)),
+        "memory": str(DeviceMemory(None, memory_of("cpu").total)),
         "gpus": gpu_names() or "none: everything runs on the CPU",
         "device = auto": f"{device}, {memory_of(device)}",
         "installed": {name: version_of(name) or "missing" for name in CORE},

@@ -54,7 +54,7 @@ an exception (pytorch issue 197805).
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes of one device; None where the system does not say."""
 
     free: int | None
@@ -73,24 +73,24 @@ class Memory:
         return f"{self.total / 1e9:.1f} GB in all" if self.total else "memory that is not known"
 
 
-def memory_of(device: str) -> Memory:
+def memory_of(device: str) -> DeviceMemory:
     """Measure the memory of a torch device: `cpu`, `cuda`, `cuda:1`, `mps`."""
     if device.startswith("cuda"):
         import torch
 
         free, total = torch.cuda.mem_get_info(device)
-        return Memory(free, total)
+        return DeviceMemory(free, total)
     if device.startswith("mps"):
         import torch
 
         # a part of the machine's memory; what other processes take of it is not known
         total = torch.mps.recommended_max_memory()
-        return Memory(max(0, total - torch.mps.driver_allocated_memory()), total)
+        return DeviceMemory(max(0, total - torch.mps.driver_allocated_memory()), total)
     if device != "cpu":
-        return Memory(None, None)
+        return DeviceMemory(None, None)
     if sys.platform.startswith("linux"):
         return linux_memory(ROOT)
-    return Memory(None, _physical())
+    return DeviceMemory(None, _physical())
 
 
 def has_apple_gpu() -> bool:
@@ -117,7 +117,7 @@ def in_turn(device: str) -> AbstractContextManager[object]:
     return APPLE_GPU if device.startswith("mps") else nullcontext()
 
 
-def linux_memory(root: Path) -> Memory:
+def linux_memory(root: Path) -> DeviceMemory:
     """Read what the kernel calls available, or less where a control group of this process leaves
     less.
     """
@@ -128,7 +128,7 @@ def linux_memory(root: Path) -> Memory:
         room = max(0, limit - used)
         free = room if free is None else min(free, room)
         total = limit if total is None else min(total, limit)
-    return Memory(free, total)
+    return DeviceMemory(free, total)
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ from comas.config.plan import Plan
 from comas.config.schema import HostConfig
 from comas.config.weights import model_below, weights_at
 from comas.hosts.keys import MAX_ROWS, TOKENS_PER_PASS
-from comas.machine import Memory, can_return_large_blocks, memory_of, uncollected
+from comas.machine import DeviceMemory, can_return_large_blocks, memory_of, uncollected
 from comas.models import gguf
 from comas.models.loading import place_of
 from comas.models.sources import apart_up_to, config_folder, positions_of
@@ -286,11 +286,11 @@ def device_of(host: HostConfig) -> str:
     return str(place_of(host.device, host.dtype)[0])
 
 
-def share_of(card: Memory, gpus: float | None) -> Memory:
+def share_of(card: DeviceMemory, gpus: float | None) -> DeviceMemory:
     """The memory of an actor's first GPU, or of its share of one; cards are taken to be alike."""
     share = min(1.0, gpus or 1.0)
     free = None if card.free is None else int(share * card.free)
-    return Memory(free, None if card.total is None else int(share * card.total))
+    return DeviceMemory(free, None if card.total is None else int(share * card.total))
 
 
 def hosts_with_weights(plan: Plan) -> dict[str, HostConfig]:
@@ -326,7 +326,7 @@ class MemoryPlan:
     """A plan's hosts against the memory of the devices that they are on."""
 
     hosts: Sequence[HostMemory]
-    memory: Mapping[str, Memory]
+    memory: Mapping[str, DeviceMemory]
     """Device -> what it can give now."""
 
     @property
@@ -382,7 +382,7 @@ def memory_plan(plan: Plan) -> MemoryPlan:
     """
     hosts = hosts_with_weights(plan)
     devices: dict[str, str] = {}
-    memory: dict[str, Memory] = {}
+    memory: dict[str, DeviceMemory] = {}
     for name, host in hosts.items():
         if host.on_this_machine:
             device = device_of(host)

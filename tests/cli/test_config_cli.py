@@ -14,7 +14,7 @@ import comas
 from comas import sandbox
 from comas.config.schema import read
 from comas.display import clean, discussion
-from comas.machine import Memory
+from comas.machine import DeviceMemory
 from comas.memory import parameters
 from comas.models.sources import shipped_models
 from comas.types import UserMistake
@@ -221,7 +221,7 @@ def test_a_report_for_an_issue_names_versions_and_nobody(
     monkeypatch.setattr("platform.node", lambda: "anns-laptop")
     monkeypatch.setattr("platform.release", lambda: "6.1.0-ann-smith-on-anns-laptop")
     # what is free changes between two reports
-    monkeypatch.setattr("comas.installed.memory_of", lambda _: Memory(5 * 10**9, 8 * 10**9))
+    monkeypatch.setattr("comas.installed.memory_of", lambda _: DeviceMemory(5 * 10**9, 8 * 10**9))
     walls = {"isolation": "unshare", "memory and processes": "control groups in /sys/ann-smith"}
     walls |= {"system calls": "NOT FILTERED (/home/ann-smith)"}
     walls |= dict.fromkeys(sandbox.ATTACKS, "held")

@@ -196,7 +196,7 @@ def test_the_reference_of_a_run_is_pinned_and_its_kind_read_from_what_is_there(
 
 
 def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> None:
-    from comas.evaluation.report import Cell, cell_record, notes
+    from comas.evaluation.report import CellReport, cell_record, notes
 
     def record(number: int, finished: bool, **info: Any) -> dict[str, Any]:
         turn = {"agent": "a", "role": "solution", "tokens": 1, "prompt_tokens": 1, "seconds": 0.0}
@@ -204,13 +204,13 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
         answered = {"question": f"q{number}", "agent": "a", "verdict": "wrong", "error": None}
         return {**answered, "answer": None, "turns": [turn]}
 
-    cut = Cell("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
+    cut = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
     assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
     assert "2 of 2 replies as solution were cut at the token limit" in notes([cut])[0]
-    odd = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
+    odd = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
     assert cell_record(odd)["unreadable"] == 1
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
-    fine = Cell("tiny", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
+    fine = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, True, answer="7")]])
     assert notes([fine]) == []
 
 

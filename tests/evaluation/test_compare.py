@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from comas.evaluation import report
-from comas.evaluation.report import Cell
+from comas.evaluation.report import CellReport
 from comas.game.cost import cost
 from comas.stats import (
     accuracy_interval,
@@ -366,8 +366,8 @@ def cell(
     setup: str = "single",
     tokens: int = 10,
     runs: int = 1,
-) -> Cell:
-    return Cell(
+) -> CellReport:
+    return CellReport(
         system,
         "t",
         setup,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from comas.evaluation import teams as figures_of
 from comas.evaluation.games import noted, revisions
-from comas.evaluation.report import Cell
+from comas.evaluation.report import CellReport
 from comas.evaluation.teams import teamwork
 from comas.stats import (
     Interval,
@@ -57,8 +57,8 @@ def played(question: str, verdict: str, turns: Sequence[Any] = (), **more: Any) 
     return {**record, "turns": list(turns), **more}
 
 
-def cell(setup: str, *runs: Sequence[Mapping[str, Any]], system: str = "s") -> Cell:
-    return Cell(system, "pick", setup, "a team", len(runs[0]), [list(run) for run in runs])
+def cell(setup: str, *runs: Sequence[Mapping[str, Any]], system: str = "s") -> CellReport:
+    return CellReport(system, "pick", setup, "a team", len(runs[0]), [list(run) for run in runs])
 
 
 # --- intervals of ratios

@@ -18,7 +18,7 @@ from comas.config.plan import Plan
 from comas.engines import auto, vllm
 from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
-from comas.machine import Memory
+from comas.machine import DeviceMemory
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
@@ -59,7 +59,7 @@ def proportional(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], No
 
     def free(gigabytes: float | None) -> None:
         known = None if gigabytes is None else int(gigabytes * 1e9)
-        monkeypatch.setattr(memory, "memory_of", lambda _: Memory(known, known))
+        monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(known, known))
 
     return free
 
@@ -88,22 +88,22 @@ def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_le
         "proc/meminfo",
         "MemTotal:       8000 kB\nMemFree:  10 kB\nMemAvailable:   5000 kB\nHugePages_Total:   0\n",
     )
-    assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(5000 * 1024, 8000 * 1024)
     put("proc/self/cgroup", "4:memory:/jobs/mine\n3:cpu,cpuacct:/jobs\n0::/user/session\n")
     put("sys/fs/cgroup/user/memory.max", "max\n")
     put("sys/fs/cgroup/user/memory.current", "77")
-    assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(5000 * 1024, 8000 * 1024)
     put("sys/fs/cgroup/user/session/memory.max", "4000000")
     put("sys/fs/cgroup/user/session/memory.current", "1000000")
     put("sys/fs/cgroup/user/session/memory.stat", "anon 5\ninactive_file 300000\n")
-    assert machine.linux_memory(tmp_path) == Memory(3_300_000, 4_000_000)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(3_300_000, 4_000_000)
     # a container sees its own group as the root
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000")
     put("sys/fs/cgroup/memory/memory.usage_in_bytes", "2500000")
     put("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 100\n")
-    assert machine.linux_memory(tmp_path) == Memory(500_100, 3_000_000)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(500_100, 3_000_000)
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", str(2**63 - 4096))
-    assert machine.linux_memory(tmp_path) == Memory(3_300_000, 4_000_000)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(3_300_000, 4_000_000)
 
 
 @pytest.mark.parametrize("odd", [b"", b"odd\n", b"4:memory\n", b"0::/a\0b\n", b"\xff\xfe0::/\n"])
@@ -111,7 +111,7 @@ def test_a_control_group_that_cannot_be_read_is_no_limit(odd: bytes, tmp_path: P
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 8000 kB\nMemAvailable: 5000 kB\n")
     (tmp_path / "proc" / "self" / "cgroup").write_bytes(odd)
-    assert machine.linux_memory(tmp_path) == Memory(5000 * 1024, 8000 * 1024)
+    assert machine.linux_memory(tmp_path) == DeviceMemory(5000 * 1024, 8000 * 1024)
 
 
 def test_what_a_control_group_could_drop_counts_as_used_where_it_cannot_be_read(
@@ -132,9 +132,14 @@ def test_this_machine_says_something() -> None:
     found = machine.memory_of("cpu")
     assert found.total is not None
     assert 0 < (found.usable or 0) <= found.total
-    assert machine.memory_of("xpu") == Memory(None, None)
+    assert machine.memory_of("xpu") == DeviceMemory(None, None)
     assert [
-        str(m) for m in (Memory(2 * 10**9, 3 * 10**9), Memory(None, 3 * 10**9), Memory(None, None))
+        str(m)
+        for m in (
+            DeviceMemory(2 * 10**9, 3 * 10**9),
+            DeviceMemory(None, 3 * 10**9),
+            DeviceMemory(None, None),
+        )
     ] == [
         "2.0 GB free",
         "3.0 GB in all",
@@ -235,7 +240,7 @@ def test_where_nobody_knows_the_memory_or_the_model_careful_values_are_taken_and
 def test_shipped_models_get_the_same_on_every_machine(
     free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(int(free * 1e9), 10**12))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(int(free * 1e9), 10**12))
     given = runs.planned()
     assert (given.config.hosts["home"].tokens_per_pass, given.config.hosts["home"].max_rows) == (
         8192,
@@ -314,7 +319,7 @@ def test_training_refuses_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**6))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**6, 10**6))
     keys = [
         f"hosts.home.base={untaught}",
         "lr=1e-3",
@@ -332,7 +337,7 @@ def test_training_refuses_before_anything_is_written(
 def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is(
     untaught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**12, 10**12))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**12, 10**12))
     keys = {"agents": 2, "steps": 2, "threads": 1}
     whole = run_of(tmp_path / "whole", untaught, **keys)
     home = whole.config()["hosts"]["home"]
@@ -342,7 +347,7 @@ def test_a_run_that_goes_on_keeps_its_values_whatever_the_memory_is(
     file = tmp_path / "cut" / "config.toml"
     file.write_text(file.read_text().replace("steps = 1", "steps = 2"))
     kept = Run(tmp_path / "cut").config()
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**6))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**6, 10**6))
     run_sync(resume_async(tmp_path / "cut"))
     assert Run(tmp_path / "cut").config() == kept
     assert essence(Run(tmp_path / "cut")) == essence(whole)
@@ -499,7 +504,7 @@ def test_each_actor_has_cards_of_its_own(
     need = memory.need_of(run, "h0")
     assert isinstance(need, memory.HostNeed)
     card = 2 * need.kept
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(card, card))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(card, card))
     found = memory.memory_plan(run)
     assert [host.device for host in found.hosts] == [
         f"the first GPU of hosts.h{i}" for i in range(8)
@@ -541,7 +546,7 @@ def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(
     config.save_pretrained(tmp_path)
     size = total * 10**9
     monkeypatch.setattr(memory, "place_of", lambda *_: (torch.device("cuda", 0), torch.bfloat16))
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(size, size))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(size, size))
     run = resolved(tmp_path, "task=sums", "agents=4", "hosts.home.learner=adapters")
     monkeypatch.setattr(auto, "takes_vllm", lambda *_: False)
     without = memory.need_of(run, "home")

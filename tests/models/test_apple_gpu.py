@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from comas import machine
-from comas.machine import Memory
+from comas.machine import DeviceMemory
 from comas.models.loading import place_of
 from comas.types import UserMistake
 
@@ -66,7 +66,7 @@ def test_memory_is_what_metal_recommends_without_what_is_taken(
     monkeypatch.setattr("torch.mps.recommended_max_memory", lambda: 12 * 10**9)
     for taken in (5, 13):
         monkeypatch.setattr("torch.mps.driver_allocated_memory", lambda taken=taken: taken * 10**9)
-        assert machine.memory_of("mps:0") == Memory(max(0, 12 - taken) * 10**9, 12 * 10**9)
+        assert machine.memory_of("mps:0") == DeviceMemory(max(0, 12 - taken) * 10**9, 12 * 10**9)
         assert machine.peak_bytes_of("mps:0") == taken * 10**9
 
 

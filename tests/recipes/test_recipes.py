@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from comas import memory
 from comas.config.plan import plan
 from comas.config.schema import checked, read
-from comas.machine import Memory
+from comas.machine import DeviceMemory
 from comas.models.sources import installed_at
 from comas.testing import tiny_model
 from tests.support.command import run
@@ -104,7 +104,7 @@ def test_every_recipe_has_a_page_that_says_what_was_measured(name: str) -> None:
 def test_a_recipe_fits_its_card(
     name: str, gigabytes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card = Memory(int(gigabytes * 1e9), int(gigabytes * 1e9))
+    card = DeviceMemory(int(gigabytes * 1e9), int(gigabytes * 1e9))
     monkeypatch.setattr(memory, "memory_of", lambda _: card)
     monkeypatch.setattr(memory, "SHARES", {"cpu": memory.SHARES["gpu"]})
     planned = plan(read(None, at_shapes(name, tmp_path)))

@@ -19,7 +19,7 @@ from comas.config.schema import checked, read
 from comas.evaluation import systems
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
-from comas.machine import Memory
+from comas.machine import DeviceMemory
 from comas.sync import run_sync
 from comas.team.build import measured_for, members_of
 from comas.training import dry_run, measuring, start
@@ -158,7 +158,7 @@ def test_a_dry_run_plays_and_learns_and_then_says_what_it_took(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10 * 10**9, 16 * 10**9))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10 * 10**9, 16 * 10**9))
     assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 0
     rate, peak, hours, disk, empty, *rest = capsys.readouterr().out.splitlines()
     assert rate == "lr:     0.001 (set by lr)"
@@ -233,7 +233,7 @@ def test_a_dry_run_of_which_no_discussion_ends_is_refused_as_training_would(
 def test_a_dry_run_of_what_cannot_fit_loads_nothing(
     untaught: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "memory_of", lambda _: Memory(10**6, 10**9))
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**6, 10**9))
     monkeypatch.setattr(dry_run, "build_team", lambda *_: pytest.fail("loaded"))
     assert run(["train", "--dry-run", *keys_of(untaught)], monkeypatch) == 2
     out, err = capsys.readouterr()

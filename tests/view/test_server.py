@@ -15,14 +15,14 @@ import pytest
 
 from comas.types import UserMistake
 from comas.view.documents import RunDocuments, Several
-from comas.view.server import CONNECTIONS, Server
+from comas.view.server import CONNECTIONS, ViewServer
 from tests.support.viewed import viewed_run
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[ViewServer]:
     run = viewed_run(tmp_path / "r")
-    with Server(Several([RunDocuments(str(run.path))])) as server:
+    with ViewServer(Several([RunDocuments(str(run.path))])) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield server
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def ask(
-    server: Server, path: str, method: str = "GET", **headers: str
+    server: ViewServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
@@ -44,7 +44,7 @@ def ask(
     return answer.status, body, dict(answer.getheaders())
 
 
-def test_the_page_and_its_documents(server: Server) -> None:
+def test_the_page_and_its_documents(server: ViewServer) -> None:
     status, body, headers = ask(server, f"/{server.token}/")
     assert status == 200
     assert b"<title>comas view</title>" in body
@@ -80,7 +80,7 @@ def test_the_page_and_its_documents(server: Server) -> None:
     ],
 )
 def test_whoever_lacks_the_token_or_climbs_is_refused(
-    server: Server, path: str, status: int
+    server: ViewServer, path: str, status: int
 ) -> None:
     assert ask(server, path.replace("TOKEN", server.token))[0] == status
 
@@ -88,18 +88,18 @@ def test_whoever_lacks_the_token_or_climbs_is_refused(
 @pytest.mark.parametrize(
     "host", ["example.org", "example.org:PORT", "127.0.0.1:1", "", "localhost"]
 )
-def test_a_foreign_host_is_refused(server: Server, host: str) -> None:
+def test_a_foreign_host_is_refused(server: ViewServer, host: str) -> None:
     name = host.replace("PORT", str(server.server_port))
     assert ask(server, f"/{server.token}/", Host=name)[0] == 403
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_nothing_but_reading_is_answered(server: Server, method: str) -> None:
+def test_nothing_but_reading_is_answered(server: ViewServer, method: str) -> None:
     assert ask(server, f"/{server.token}/", method)[0] == 501
 
 
 def test_connections_that_say_nothing_have_an_end(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were held for ever, each with a thread, by anybody without the token."""
     handler: Any = server.RequestHandlerClass
@@ -116,7 +116,7 @@ def test_connections_that_say_nothing_have_an_end(
     assert ask(server, f"/{server.token}/")[0] == 200
 
 
-def test_nothing_is_written(server: Server, tmp_path: Path) -> None:
+def test_nothing_is_written(server: ViewServer, tmp_path: Path) -> None:
     def everything() -> dict[str, tuple[int, int]]:
         facts = {str(path): path.stat() for path in tmp_path.rglob("*")}
         return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in facts.items()}
@@ -127,6 +127,6 @@ def test_nothing_is_written(server: Server, tmp_path: Path) -> None:
     assert everything() == before
 
 
-def test_a_taken_port_is_one_line(server: Server) -> None:
+def test_a_taken_port_is_one_line(server: ViewServer) -> None:
     with pytest.raises(UserMistake, match=f"--port {server.server_port}: "):
-        Server(server.documents, server.server_port)
+        ViewServer(server.documents, server.server_port)

@@ -18,7 +18,7 @@ import pytest
 from comas.storage.run import Run
 from comas.view.documents import EvaluationDocuments, RunDocuments, Several
 from comas.view.page import export
-from comas.view.server import Server
+from comas.view.server import ViewServer
 from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
@@ -148,7 +148,7 @@ def run(tmp_path: Path) -> Run:
 def served(run: Run, tmp_path: Path) -> Iterator[str]:
     """The address of a server of a run and an evaluation."""
     folders = [RunDocuments(str(run.path)), EvaluationDocuments(str(evaluation(tmp_path / "e")))]
-    with Server(Several(folders)) as server:
+    with ViewServer(Several(folders)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield server.url

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from comas.questions.sources import Record, Source
+from comas.questions.sources import DataSource, Record
 from comas.types import Question, Task, Verdict
 
 WORDING = {
@@ -78,7 +78,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def benchmark(
-    source: Source,
+    source: DataSource,
     make: Callable[[Record, str], Question],
     *,
     wording: Mapping[str, str] | None = None,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from comas.answers import boxed
 from comas.answers.boxed import last_box
 from comas.answers.notation import narrow
-from comas.questions.sources import Record, Source
+from comas.questions.sources import DataSource, Record
 from comas.types import Question, Task, Verdict
 
 LETTERS = string.ascii_uppercase
@@ -171,6 +171,6 @@ def verify(question: Question, text: str) -> Verdict:
     return boxed.compared(extract(question, text), question.answer)
 
 
-def benchmark(source: Source, make: Callable[[Record, str], Question]) -> Task:
+def benchmark(source: DataSource, make: Callable[[Record, str], Question]) -> Task:
     """A task whose answers are letters (`boxed.benchmark`)."""
     return boxed.benchmark(source, make, verify=verify, extract=extract, quick=True)

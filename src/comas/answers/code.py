@@ -22,7 +22,7 @@ from typing import Any
 from comas import sandbox
 from comas.answers import boxed
 from comas.answers.fences import Block, blocks
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.sandbox.jail import Broken
 from comas.types import HostFailure, Question, Task, Verdict
 
@@ -183,7 +183,7 @@ def ballot(question: Question, program: str, before: str = "") -> str | None:
     return DOES + seen.digest if seen is not None and seen.values else None
 
 
-def _observed(program: str, shown: str) -> sandbox.Seen | None:
+def _observed(program: str, shown: str) -> sandbox.SeenBehaviour | None:
     names = called(shown)
     try:
         return sandbox.observe(program, shown, names=names)
@@ -261,7 +261,7 @@ def _behind(before: str, program: str) -> str:
     return "\n".join([*map(ast.unparse, future), before, ast.unparse(tree)])
 
 
-def benchmark(source: Source, make: Callable[[Record, str], Question], **facts: Any) -> Task:
+def benchmark(source: DataSource, make: Callable[[Record, str], Question], **facts: Any) -> Task:
     """A task whose answers are programs (`boxed.benchmark`)."""
     facts.setdefault("ballot", ballot)
     return boxed.benchmark(

@@ -26,7 +26,7 @@ from comas.answers.maths_worker import CLOSE, ROUNDED
 from comas.answers.names import same_names
 from comas.answers.notation import without_label
 from comas.answers.pool import WorkerFailed, Workers
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import HostFailure, Question, Task, UserMistake, Verdict
 
 PATIENCE = 30.0
@@ -152,7 +152,7 @@ def benchmark(
     """A task whose questions and reference answers stand in two columns of a data set, for
     evaluation only.
     """
-    source = Source(task, hub, (question,), (answer,), splits=splits or {"test": "test"})
+    source = DataSource(task, hub, (question,), (answer,), splits=splits or {"test": "test"})
 
     def make(row: Record, where: str) -> Question:
         prompt = row[question].strip()

@@ -155,9 +155,9 @@ def view(
         return
     import webbrowser
 
-    from comas.view.server import Server
+    from comas.view.server import ViewServer
 
-    with Server(Several(folders), port) as server:
+    with ViewServer(Several(folders), port) as server:
         if json_:
             print_json(ctx, {"url": server.url})
         else:

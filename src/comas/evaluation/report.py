@@ -52,7 +52,7 @@ class CellKey(NamedTuple):
 
 
 @dataclass
-class Cell:
+class CellReport:
     """One system on one task in one setup; several runs where the system is several."""
 
     system: str
@@ -125,7 +125,7 @@ def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
     return [[s[q] for q in common] for s in shares]
 
 
-def accuracy(cell: Cell) -> Interval | None:
+def accuracy(cell: CellReport) -> Interval | None:
     """Mean over questions (and runs) with its interval: Wilson for single answers, clustered by
     question where agents answer apart, two levels for several runs. None where nothing could be
     judged.
@@ -146,7 +146,7 @@ def accuracy(cell: Cell) -> Interval | None:
     return interval.within(0.0, 1.0)
 
 
-def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
+def cell_record(cell: CellReport, others: Sequence[str] = ()) -> dict[str, Any]:
     """A cell as JSON: counts, accuracy with interval, tokens, seconds, completeness. `others` are
     the systems that its label has to be told from.
     """
@@ -186,11 +186,11 @@ def cell_record(cell: Cell, others: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _failed(cell: Cell) -> list[GameRecord]:
+def _failed(cell: CellReport) -> list[GameRecord]:
     return [record for record in cell.records if record["verdict"] == "failed"]
 
 
-def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
+def lost_replies(cell: CellReport) -> dict[str, dict[str, int]]:
     """Role -> how many replies (`turns`) there were, how many were `cut` for want of tokens, and
     how many the game could not read (`unreadable`).
     """
@@ -205,7 +205,7 @@ def lost_replies(cell: Cell) -> dict[str, dict[str, int]]:
 
 
 def difference(
-    first: Cell, second: Cell, seed: int = 0, others: Sequence[str] = ()
+    first: CellReport, second: CellReport, seed: int = 0, others: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """Second minus first on the questions that all their runs were judged on, as JSON; None where
     there are fewer than two of them. `p` is that of this comparison alone, `others` are as in
@@ -273,7 +273,7 @@ def corrected(comparisons: Sequence[dict[str, Any] | None]) -> list[dict[str, An
 
 def against_first(
     part: Literal["system", "setup"],
-    cells: Sequence[Cell],
+    cells: Sequence[CellReport],
     seed: int = 0,
     others: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
@@ -287,7 +287,7 @@ def against_first(
     return corrected(differences)
 
 
-def notes(cells: Sequence[Cell]) -> list[str]:
+def notes(cells: Sequence[CellReport]) -> list[str]:
     """List what a reader has to know besides the numbers."""
     lines: list[str] = []
     for cell in {cell.system: cell for cell in cells}.values():

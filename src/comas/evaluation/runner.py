@@ -35,7 +35,7 @@ from comas.evaluation.questions import (
     of_weights,
     overlaps,
 )
-from comas.evaluation.report import Cell, CellKey
+from comas.evaluation.report import CellKey, CellReport
 from comas.evaluation.setups import (
     Asking,
     ChosenSetup,
@@ -183,7 +183,7 @@ class EvaluationRun:
             release(checkpoints(self.plan.places.values()), self.folder)
         return report
 
-    def _outcome(self, cells: Sequence[Cell]) -> dict[str, Any]:
+    def _outcome(self, cells: Sequence[CellReport]) -> dict[str, Any]:
         """Make the report, but for cross-play."""
         systems = self.plan.systems
         # first of runs of which it is not known what they were trained on
@@ -278,9 +278,9 @@ class EvaluationRun:
 
     # --- playing
 
-    async def _play_all(self, hook: Hook) -> list[Cell]:
+    async def _play_all(self, hook: Hook) -> list[CellReport]:
         """Play every system in every task and setup."""
-        cells: dict[CellKey, Cell] = {}
+        cells: dict[CellKey, CellReport] = {}
         for system, run in self.plan.runs():
             hook.working(Progress("loading"))
             with closing(self._load(run)) as team:
@@ -293,7 +293,7 @@ class EvaluationRun:
                 self._overlaps += [(run, task, overlap) for task, overlap in overlaps(names, asked)]
                 for each in self._rounds(system, run, team):
                     await self._play(each, hook, {run: team.hosts})
-                    cell = Cell(*each.key, each.answerers, len(each.games()), [])
+                    cell = CellReport(*each.key, each.answerers, len(each.games()), [])
                     cells.setdefault(each.key, cell).add(each.log)
         return list(cells.values())
 

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from comas.evaluation.games import revisions
-from comas.evaluation.report import Cell, GameRecord, label
+from comas.evaluation.report import CellReport, GameRecord, label
 from comas.evaluation.setups import only_played
 from comas.evaluation.spec import CROSS
 from comas.game.agent import Agent, TeamMember
@@ -177,7 +177,7 @@ Numbers = list[list[float]]
 """Numbers per question, of each run."""
 
 
-def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str, Any]]:
+def teamwork(cells: Sequence[CellReport], others: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A record, as JSON, for each team's cell that has a figure; `others` are the systems that
     its label has to be told from.
     """
@@ -200,7 +200,7 @@ def teamwork(cells: Sequence[Cell], others: Sequence[str] = ()) -> list[dict[str
     return records
 
 
-def coordination_figures(team: Cell, cells: Sequence[Cell]) -> Figures:
+def coordination_figures(team: CellReport, cells: Sequence[CellReport]) -> Figures:
     """Overhead and error amplification of a team beside the `single` cell of its system and task,
     where there are data for them; none without a question that both were judged on.
     """
@@ -272,7 +272,7 @@ def changes(record: GameRecord) -> Counter[Change]:
     return counts
 
 
-def revision_counts(cell: Cell) -> dict[str, int]:
+def revision_counts(cell: CellReport) -> dict[str, int]:
     """Count all revisions (`revised`), those that were right before, and what became of these and
     of the others; from these counts everything else follows exactly.
     """
@@ -285,7 +285,7 @@ def revision_counts(cell: Cell) -> dict[str, int]:
     }
 
 
-def revision_figures(cell: Cell) -> Figures:
+def revision_figures(cell: CellReport) -> Figures:
     """Accuracy before and after, confidence and critique; each absent where it has no case."""
     questions = sorted({record["question"] for record in cell.records})
     runs: list[dict[str, Counter[Change]]] = []

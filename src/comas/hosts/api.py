@@ -40,7 +40,7 @@ from comas.types import (
 )
 
 if TYPE_CHECKING:
-    from comas.hosts.endpoint import Server
+    from comas.hosts.endpoint import ApiClient
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -71,38 +71,38 @@ class ApiHost:
         self.ledger = Ledger(name, config, work)
         self.spent = self.ledger.spent
         self.events = self.ledger.events
-        self._server: Server | None = None
+        self._client: ApiClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def open(self) -> Server:
+    def open(self) -> ApiClient:
         """Find key and library, check address and proxies, start the thread; the first ask does it
         where nobody else has.
         """
         if self._loop is not None:
-            assert self._server is not None
-            return self._server
+            assert self._client is not None
+            return self._client
         try:
-            from comas.hosts.endpoint import Server
+            from comas.hosts.endpoint import ApiClient
         except ImportError as error:
             raise UserMistake(
                 f'hosts.{self.name}.api needs openai: pip install "comas[api]"'
             ) from error
         models = sorted(set(self.models.values()))
-        server = self._server = Server(self.name, self.config, models, self.ledger)
+        client = self._client = ApiClient(self.name, self.config, models, self.ledger)
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live(server, started)),
+            target=lambda: asyncio.run(self._live(client, started)),
             name=f"host-{self.name}",
             daemon=True,
         )
         self._thread.start()
         self._loop = started.result()
-        return server
+        return client
 
-    async def _live(self, server: Server, started: Future[asyncio.AbstractEventLoop]) -> None:
+    async def _live(self, client: ApiClient, started: Future[asyncio.AbstractEventLoop]) -> None:
         self._room = asyncio.Semaphore(self.config.concurrency)
         self._over = asyncio.Event()
-        async with server.client:
+        async with client.library:
             started.set_result(asyncio.get_running_loop())
             await self._over.wait()
 
@@ -134,10 +134,10 @@ class ApiHost:
                 f"turn {ask.turn}: nobody learns at host {self.name}, which is behind an API:"
                 " freeze its agents"
             )
-        server = self.open()
-        body = server.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
+        client = self.open()
+        body = client.body(self.models[ask.policy], ask.messages, sampling, ask.seed)
         began = time.perf_counter()
-        completion = await self._there(self._answer(server, {**body, **also}))
+        completion = await self._there(self._answer(client, {**body, **also}))
         reply = Reply(
             completion.text,
             completion.finished,
@@ -227,18 +227,18 @@ class ApiHost:
         line about it; with `retries = 0` it is not. `known` holds endpoints and models that have
         answered already, and takes up those of this host.
         """
-        server = self.open()
+        client = self.open()
         known = set() if known is None else known
-        for model in server.models:
-            address = (server.url, self.config.key_env or "", model)
+        for model in client.models:
+            address = (client.url, self.config.key_env or "", model)
             if address not in known:
                 one_token = replace(sampling, max_tokens=1)
-                await self._greet(server, server.body(model, GREETING, one_token, 0), note)
+                await self._greet(client, client.body(model, GREETING, one_token, 0), note)
                 known.add(address)
         self.ledger.check_counted()
 
     async def _greet(
-        self, server: Server, body: Mapping[str, Any], note: Callable[[str], None]
+        self, client: ApiClient, body: Mapping[str, Any], note: Callable[[str], None]
     ) -> None:
         from comas.hosts.endpoint import LONGEST, through_proxies
 
@@ -247,7 +247,7 @@ class ApiHost:
         seen: set[str] = set()
         for attempt in itertools.count():
             try:
-                await self._there(self._post(server, body, 0))
+                await self._there(self._post(client, body, 0))
                 return
             except Refused as refused:
                 # one is too little for a model that thinks: it is there
@@ -281,18 +281,18 @@ class ApiHost:
             except HostFailure as error:
                 raise UserMistake(f"host {self.name}: {error}") from None
 
-    async def _post(self, server: Server, body: Mapping[str, Any], retries: int) -> Completion:
+    async def _post(self, client: ApiClient, body: Mapping[str, Any], retries: int) -> Completion:
         """Ask when less than `concurrency` requests are open; a request that waits for its next try
         keeps its place, so that a busy server is asked less.
         """
         async with self._room:
             with self.busy:
-                return await server.post(body, retries)
+                return await client.post(body, retries)
 
-    async def _answer(self, server: Server, body: Mapping[str, Any]) -> Completion:
+    async def _answer(self, client: ApiClient, body: Mapping[str, Any]) -> Completion:
         """Ask until there is an answer."""
         try:
-            return await self._post(server, body, self.config.retries)
+            return await self._post(client, body, self.config.retries)
         except Unanswered as failure:
             self.events["given up"] += 1
             raise HostFailure(f"{failure} (tried {failure.tries} times)") from None

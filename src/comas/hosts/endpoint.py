@@ -1,10 +1,10 @@
 """One endpoint that speaks OpenAI's chat protocol, asked by the package `openai`: what is sent and
 in how many tries, what refusals mean, what servers and models are learnt to take.
 
-The library says when a request is tried again. Each try passes through `Server._try`, which sends
-what the config says and nothing of what the library finds in the environment, limits it, and counts
-what it costs. What cannot work is a mistake in one line before any request. Imported where a host
-is opened, since the library takes half a second. Leaves out: reading completions
+The library says when a request is tried again. Each try passes through `ApiClient._try`, which
+sends what the config says and nothing of what the library finds in the environment, limits it, and
+counts what it costs. What cannot work is a mistake in one line before any request. Imported where a
+host is opened, since the library takes half a second. Leaves out: reading completions
 (`hosts.completion`), budgets (`hosts.ledger`).
 """
 
@@ -111,7 +111,7 @@ class Tries(openai.DefaultAsyncHttpxClient):
         return await self.one_try(request, partial(super().send, stream=True))
 
 
-class Server:
+class ApiClient:
     """Takes requests of one host, one at a time or many at once."""
 
     def __init__(self, host: str, config: Table, models: Sequence[str], ledger: Ledger) -> None:
@@ -133,7 +133,7 @@ class Server:
         except httpx2.InvalidURL as error:
             raise UserMistake(f"{key} is no address: {error}") from None
         self._http = self._made_client()
-        self.client = openai.AsyncOpenAI(
+        self.library = openai.AsyncOpenAI(
             # all that it would look up in the environment; `_try` sends none of it
             api_key="unused",
             organization="",
@@ -205,7 +205,7 @@ class Server:
         while True:
             sent = _as_taken(body, taken)
             try:
-                response = await self.client.post(
+                response = await self.library.post(
                     PATH, cast_to=httpx2.Response, body=sent, options={"max_retries": retries}
                 )
             except _Final as final:

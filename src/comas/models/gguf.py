@@ -182,7 +182,7 @@ def config_folder(base: str) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
+class GgufFacts:
     """Facts that a file says of itself."""
 
     architecture: str
@@ -191,7 +191,7 @@ class Facts:
 
 
 @lru_cache
-def _facts_of(base: str) -> Facts:
+def _facts_of(base: str) -> GgufFacts:
     """Read what a file says of itself; UserMistake for one that cannot be talked to."""
     try:
         import accelerate  # noqa: F401 - transformers needs it to dequantise, and says so late
@@ -225,7 +225,9 @@ def _facts_of(base: str) -> Facts:
         for tensor in read.tensors
         if tensor.tensor_type.name in UNQUANTISED and len(tensor.shape) > 1
     ]
-    return Facts(architecture, sum(int(tensor.n_elements) for tensor in read.tensors), not exact)
+    return GgufFacts(
+        architecture, sum(int(tensor.n_elements) for tensor in read.tensors), not exact
+    )
 
 
 def _unreadable(base: str, error: Exception) -> str:

@@ -26,7 +26,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """Where the rows of a task come from."""
 
     task: str

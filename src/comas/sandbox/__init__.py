@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenBehaviour:
     """Behaviour of a program on shown calls; equal behaviour compares equal."""
 
     calls: int
@@ -119,14 +119,14 @@ def check(
 
 def observe(
     program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None
-) -> Seen | None:
+) -> SeenBehaviour | None:
     """Record what the functions `names` of `program` do when `calls` is run.
 
     Asserts in `calls` all count as true: what they expect is not looked at. None where the program
     does not run, ends early or reaches a limit. Raises Broken.
     """
     outcome = _judged(_case(program, calls, names, seen=[]), limits or Limits())
-    return Seen(**outcome["seen"]) if "seen" in outcome else None
+    return SeenBehaviour(**outcome["seen"]) if "seen" in outcome else None
 
 
 def run(program: str, *, limits: Limits | None = None) -> Ran:

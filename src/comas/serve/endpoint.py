@@ -30,7 +30,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from comas.serve.playing import Players, Request, ServedAnswer
+from comas.serve.playing import Players, ServedAnswer, TeamRequest
 from comas.serve.protocol import Refusal, Wording, as_json, event, read_request, refusal_of
 from comas.signals import listening
 from comas.sync import collected_apart
@@ -236,7 +236,7 @@ class Endpoint:
         except Exception as error:
             raise self._refusal(error) from error
 
-    async def _events(self, request: Request, deadline: float) -> AsyncIterator[str]:
+    async def _events(self, request: TeamRequest, deadline: float) -> AsyncIterator[str]:
         """The events of a stream; the last one is its end, or the error that came on the way."""
         wording = Wording(request)
         try:
@@ -252,7 +252,7 @@ class Endpoint:
 
     @contextmanager
     def _started(
-        self, request: Request, deadline: float
+        self, request: TeamRequest, deadline: float
     ) -> Generator[asyncio.Future[tuple[list[ServedAnswer], list[Turn]]]]:
         """The discussions of a request, which end with the block."""
         playing = asyncio.ensure_future(self._play(request, deadline))
@@ -264,7 +264,7 @@ class Endpoint:
             self._playing.discard(playing)
 
     async def _play(
-        self, request: Request, deadline: float
+        self, request: TeamRequest, deadline: float
     ) -> tuple[list[ServedAnswer], list[Turn]]:
         self._check_places(request)
         self.open += request.choices
@@ -288,7 +288,7 @@ class Endpoint:
             why = "a key is wanted: Authorization: Bearer KEY" if not token else "the key is wrong"
             raise Refusal(401, why, code="invalid_api_key")
 
-    def _check_places(self, request: Request) -> None:
+    def _check_places(self, request: TeamRequest) -> None:
         """A Refusal with 429 where so many discussions are too many even to wait."""
         if self.open + request.choices > self._players.at_once * (1 + QUEUE):
             busy = f"{self.open} discussions are going on or wait: ask again in a second"

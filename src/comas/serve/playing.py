@@ -129,7 +129,7 @@ def _checked(team: Team, name: str) -> ChosenSetup:
 
 
 @dataclass(frozen=True)
-class Request:
+class TeamRequest:
     """Request to a team: what is asked, and how the reply is to come."""
 
     model: Model
@@ -182,7 +182,7 @@ class Players:
         self._seed = seed
         self._places = asyncio.Semaphore(at_once)
 
-    async def play(self, request: Request) -> tuple[list[ServedAnswer], list[Turn]]:
+    async def play(self, request: TeamRequest) -> tuple[list[ServedAnswer], list[Turn]]:
         """Play what is wanted: its answers, in the order of the choices, and all turns, those of
         plays that a machine failed included.
 
@@ -200,7 +200,7 @@ class Players:
             raise first(errors) from errors
 
     async def _discuss(
-        self, request: Request, index: int, on_turn: Callable[[Turn], None]
+        self, request: TeamRequest, index: int, on_turn: Callable[[Turn], None]
     ) -> Episode:
         model = request.model
         digest = hashlib.blake2b(request.prompt.encode(), digest_size=8).hexdigest()

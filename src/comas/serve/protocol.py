@@ -35,7 +35,7 @@ from pydantic import (
 from comas.game.play import room_of
 from comas.game.prompts import clean
 from comas.hosts.ledger import BudgetSpent
-from comas.serve.playing import Players, Request, ServedAnswer, TooLong
+from comas.serve.playing import Players, ServedAnswer, TeamRequest, TooLong
 from comas.storage.records import strict
 from comas.types import HostFailure, HostLost, Turn, UserMistake
 
@@ -237,7 +237,7 @@ class _Body(_Strict):
         return messages
 
 
-def read_request(data: bytes, players: Players) -> Request:
+def read_request(data: bytes, players: Players) -> TeamRequest:
     """The request that a body is; a Refusal where it is none, or asks for too much."""
     body = _validated(data)
     model = players.models.get(body.model)
@@ -259,7 +259,7 @@ def read_request(data: bytes, players: Players) -> Request:
         room = room_of(players.task, asking.room)
         bounded = {role: min(tokens, most) for role, tokens in room.items()}
         asking = replace(asking, max_tokens=min(asking.max_tokens, most), room=bounded)
-    return Request(
+    return TeamRequest(
         model,
         question_text(body.messages),
         body.n,
@@ -330,7 +330,7 @@ def _validated(data: bytes) -> _Body:
 class Wording:
     """Words the reply to one request."""
 
-    request: Request
+    request: TeamRequest
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -52,11 +52,11 @@ LAST = 20
 Steps = Annotated[int, Field(ge=1)]
 
 
-class _Table(BaseModel):
+class _StudyTable(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Measure(_Table):
+class Measure(_StudyTable):
     """`[measures.<name>]`: an evaluation of the trained team (`setup`), or the mean of a figure
     over steps (`metric`).
     """
@@ -79,7 +79,7 @@ class Measure(_Table):
     """Settings that it is taken of; None is all."""
 
 
-class Claim(_Table):
+class Claim(_StudyTable):
     """`[[claims]]`: left minus right, paired by seed, is more than `margin` above (below) 0."""
 
     says: str = Field(min_length=1)
@@ -103,7 +103,7 @@ class Claim(_Table):
         return [left, (self.right, self.right_measure or self.measure)]
 
 
-class StudyFile(_Table):
+class StudyFile(_StudyTable):
     """All of it; `extends` names a file beside it whose tables it takes, with its own over them."""
 
     says: str = ""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import random
 
 from comas.answers import boxed, choice, code, maths, numbers
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import Question, UserMistake
 
 # --- science: right within 5 %, in the unit that the question asks for
@@ -139,7 +139,7 @@ TASKS = {
         maths.benchmark("amc", "math-ai/amc23", "question", "answer"),
         maths.benchmark("math500", "HuggingFaceH4/MATH-500", "problem", "answer"),
         boxed.benchmark(
-            Source(
+            DataSource(
                 *("scibench", "xw27/scibench", ("problem_text", "unit"), ("answer_number",)),
                 splits={"test": "train"},
             ),
@@ -149,26 +149,26 @@ TASKS = {
             same=numbers.same,
         ),
         choice.benchmark(
-            Source(
+            DataSource(
                 *("mmlu", "cais/mmlu", ("question",), ("answer",), "all"),
                 splits={"validation": "validation", "test": "test"},
             ),
             _of_mmlu,
         ),
         choice.benchmark(
-            Source(
+            DataSource(
                 *("gpqa", "Idavidrein/gpqa", ("Question", *ANSWERS), (), "gpqa_main"),
                 splits={"test": "train"},
             ),
             _of_gpqa,
         ),
         code.benchmark(
-            Source("humaneval", "openai/openai_humaneval", ("prompt", "test", "entry_point")),
+            DataSource("humaneval", "openai/openai_humaneval", ("prompt", "test", "entry_point")),
             _of_humaneval,
             ballot=humaneval_ballot,
         ),
         code.benchmark(
-            Source(
+            DataSource(
                 *("kodcode", "KodCode/KodCode-V1", ("question", "test")),
                 splits=dict.fromkeys(CUT, "train"),
                 shares=CUT,

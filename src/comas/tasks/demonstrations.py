@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from comas.questions.sources import Record, Source
+from comas.questions.sources import DataSource, Record
 from comas.types import Question, Task, UserMistake, Verdict
 
 KEYS = ("role", "prompt", "messages", "reply")
 SPEAKERS = ("system", "user", "assistant")
 SPLITS = ("train", "validation", "test")
-SOURCE = Source(
+SOURCE = DataSource(
     *("demonstrations", None, ("role", "reply")),
     splits={split: split for split in SPLITS},
     files={split: f"{split}.jsonl" for split in SPLITS},

@@ -12,13 +12,13 @@ import re
 
 from comas.answers import boxed
 from comas.answers.numbers import as_canonical, number
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import Question, UserMistake, Verdict
 
 SPLITS = {"train": "train", "validation": "train", "test": "test"}
 SHARES = {"validation": 0.1, "train": 0.9}
 """Shares of the train file, cut by a hash of the question."""
-SOURCE = Source(
+SOURCE = DataSource(
     *("gsm8k", "openai/gsm8k", ("question", "answer"), (), "main"), splits=SPLITS, shares=SHARES
 )
 WORDING = {

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from comas.answers import boxed, choice, maths, numbers, words
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -26,7 +26,7 @@ DEFAULT = "math"
 """Kind of a question that names none, also of those that clients ask."""
 KINDS = {"math": maths, "science": numbers, "choice": choice, "text": words}
 SAME = {"math": maths.same, "science": numbers.same}
-SOURCE = Source(
+SOURCE = DataSource(
     *("jsonl", None, ("question",)),
     splits={split: split for split in SHARES},
     files={split: f"{split}.jsonl" for split in SHARES},

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from comas.answers import code
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import Question, UserMistake
 
 HUB = "google-research-datasets/mbpp"
@@ -21,7 +21,7 @@ COLUMNS = ("text", "test_setup_code")
 SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}
 """Share of the hub's test split in each of its parts, in the order in which the hash is cut."""
 SPLITS = tuple(SHARES)
-SOURCE = Source("mbpp", HUB, COLUMNS, config="full", splits={split: split for split in SPLITS})
+SOURCE = DataSource("mbpp", HUB, COLUMNS, config="full", splits={split: split for split in SPLITS})
 PARTS = replace(SOURCE, splits=dict.fromkeys(SPLITS, "test"), shares=SHARES)
 """Source of the three splits, all of them from the hub's test split."""
 

@@ -19,7 +19,7 @@ from typing import Any
 from comas import sandbox
 from comas.answers import boxed, code
 from comas.answers.fences import blocks
-from comas.questions.sources import Record, Source, identity, split_of_text
+from comas.questions.sources import DataSource, Record, identity, split_of_text
 from comas.tasks.mbpp import tests_of
 from comas.tasks.repair import FORMS, mending
 from comas.types import Question, Task, UserMistake, Verdict
@@ -28,7 +28,7 @@ SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
 """Share of the tests in each split, in the order in which the hash is cut."""
 TRIED = 4
 """Changes of a program that are run in search of a fault."""
-SOURCE = Source(
+SOURCE = DataSource(
     *("mbpp_repair", "google-research-datasets/mbpp", ("code", "test_setup_code"), (), "full"),
     splits=dict.fromkeys(SHARES, "train"),
     files=dict.fromkeys(SHARES, "mbpp_train.jsonl"),

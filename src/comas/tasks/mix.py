@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from comas.answers import boxed, code, maths, numbers
-from comas.questions.sources import Record, Source, identity
+from comas.questions.sources import DataSource, Record, identity
 from comas.types import Question, UserMistake, Verdict
 
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -37,7 +37,7 @@ WORDING = {
 }
 _PROGRAM = re.compile(r"\n|(?<!\\)\b(?:def|class|lambda|import)\b")
 """Signs that no answer to a question of mathematics or science holds; `\\lambda` is a letter."""
-SOURCE = Source(
+SOURCE = DataSource(
     *("mix", None, ("prompt", "task"), ("answer",)),
     splits={split: split for split in SHARES},
     files=dict.fromkeys(SHARES, "comas_mix.jsonl"),

@@ -26,7 +26,7 @@ LARGE = 1_000
 """Bytes from which an answer is compressed."""
 
 
-class Server(ThreadingHTTPServer):
+class ViewServer(ThreadingHTTPServer):
     """Serves documents below an address with a token."""
 
     daemon_threads = True
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride] - nobody else makes one
+    server: ViewServer  # pyright: ignore[reportIncompatibleVariableOverride] - nobody else makes one
     server_version = "comas"
     sys_version = ""
     protocol_version = "HTTP/1.1"

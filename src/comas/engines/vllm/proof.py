@@ -52,7 +52,7 @@ SEED = 17
 
 
 @dataclass(frozen=True)
-class Reading:
+class ScoredTokens:
     """Tokens, and vLLM's log-probs of some of them."""
 
     token_ids: list[int]
@@ -87,7 +87,7 @@ class Probe:
         self.prompt_ids: list[int] = (places * 7919 % max(1, vocabulary - 8) + 7).tolist()
         self.prompt_ids = [min(i, vocabulary - 1) for i in self.prompt_ids]
 
-    def read(self, adapter: Loaded | None, name: str, new: bool) -> Reading:
+    def read(self, adapter: Loaded | None, name: str, new: bool) -> ScoredTokens:
         """Read the probe with this adapter; StaleWeights where vLLM found tokens of a version that
         is `new` in its prefix cache.
 
@@ -110,9 +110,11 @@ class Probe:
             )
         places = [*range(1, len(beginning)), len(self.prompt_ids)]
         logprobs = np.array([*read.read_logprobs, *drawn.logprobs])
-        return Reading([*self.prompt_ids, *drawn.token_ids], places, logprobs)
+        return ScoredTokens([*self.prompt_ids, *drawn.token_ids], places, logprobs)
 
-    def check(self, reading: Reading, logits_TV: Tensor, dtype: torch.dtype, name: str) -> None:
+    def check(
+        self, reading: ScoredTokens, logits_TV: Tensor, dtype: torch.dtype, name: str
+    ) -> None:
         """StaleWeights where what vLLM computed is further from the learner, which computes in
         `dtype`, than rounding.
         """
