@@ -39,7 +39,9 @@ async def draft(question, task, author, peer):
         words(WORDING, task, "evaluation", question=defuse(question.prompt), work=work),
         about=solution,
     )
-    solution.info["verdict"] = check.text.split()[-1] if check.text.strip() else None
+    verdict = check.text.split()[-1] if check.text.strip() else None
+    check.info["verdict"] = verdict  # metrics and monitors read it
+    solution.info["verdict"] = verdict
     return solution
 
 

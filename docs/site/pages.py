@@ -59,7 +59,7 @@ REFERENCE = {
     "Words of games": ("comas.types",),
     "Prompts and votes": ("comas.game.prompts", "comas.game.votes"),
     "Credit": ("comas.objective.credit", "comas.objective.preference"),
-    "Losses": ("comas.objective.losses", "comas.objective.corrections"),
+    "Losses": ("comas.objective.losses",),
     "Testing": ("comas.testing",),
     "Statistics": ("comas.stats",),
     "A run's folder": ("comas.storage.run",),

@@ -110,8 +110,8 @@ class Alarm:
     step: int
     """Counted from 0."""
     kind: str
-    """`unreadable`, `cut`, `unrewarded`, `flat` or `still` (a policy that learns nothing); of a
-    monitor `<monitor>.<hypothesis>`.
+    """`unreadable`, `cut`, `unrewarded`, `flat`, `still` (a policy that learns nothing) or
+    `calls of <tool>` (that failed); of a monitor `<monitor>.<hypothesis>`.
     """
     roles: tuple[str, ...]
     """Roles that it is about, or the policy; none where it is about the whole step."""
@@ -120,7 +120,7 @@ class Alarm:
     text: str
     """In words, with a remedy where there is one."""
     start: float | None = None
-    """For a monitor: the mean at the start of the run. The next two are for monitors as well."""
+    """For a monitor: the mean at the start of the run. The next four are for monitors as well."""
     margin: float | None = None
     """Growth of the mean that is allowed."""
     since: int | None = None

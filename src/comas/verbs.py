@@ -38,7 +38,7 @@ class Evaluation:
     folder: Path
     cells: Sequence[Mapping[str, Any]]
     """One for each system, task and setup: `system task setup n right wrong failed accuracy low
-    high tokens seconds` ...
+    high tokens seconds` ...; `tokens` and `seconds` are those of all its questions.
     """
     systems: Sequence[Mapping[str, Any]]
     """Every other system against the first: `task setup n difference low high p verdict` ..."""
@@ -95,7 +95,9 @@ def train(
     dot of a nested key.
 
     Progress is shown where a person looks on, on a terminal and in notebooks, unless `hooks` are
-    given: they are called instead, and `hooks=[]` shows nothing.
+    given: they are called instead, and with `hooks=[]` notes alone are told, as warnings of the
+    logger `comas`. Raises UserMistake for what is wrong with a config, and KeyboardInterrupt after
+    Ctrl-C or SIGTERM, once the step is committed: `resume` goes on.
     """
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     if config is not None:

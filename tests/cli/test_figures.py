@@ -33,7 +33,7 @@ def test_means_are_over_the_steps_that_have_a_figure() -> None:
 def test_only_the_last_steps_count(run: Run) -> None:
     for number in range(LAST + 2):
         step(run, number, seconds=2.0, spent={"playing": 1.0}, posed={"valid": float(number > 1)})
-    result = result_of(run, 0.0)
+    result = result_of(run)
     assert result.figures == {"posed": {"step": {"valid": 1.0}}}
     assert result.step_seconds == 2 * result.spent["playing"] == 2.0 * (LAST + 2)
 

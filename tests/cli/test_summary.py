@@ -33,7 +33,7 @@ def test_an_agent_that_fell_is_told_where_the_mean_hides_it(
         accuracy = {"mean": 0.5, "low": 0.0, "high": 1.0, "n": 6}
         run.write_eval(stage, {"step": at, "accuracy": accuracy, "answers": answers})
     shown = io.StringIO()
-    print_summary(Console(file=shown, width=200), result_of(run, 0.0))
+    print_summary(Console(file=shown, width=200), result_of(run))
     line = "  an agent fell: a 1.000 to 0.500, b 0.333 to 1.000\n"
     assert (line in shown.getvalue()) is fell
     first, before, *_ = shown.getvalue().strip().splitlines()
@@ -44,7 +44,7 @@ def test_an_agent_that_fell_is_told_where_the_mean_hides_it(
 def test_a_run_that_was_not_measured_says_so_first(run: Run) -> None:
     step(run, 0, seconds=1.0, spent={})
     shown = io.StringIO()
-    print_summary(Console(file=shown, width=200), result_of(run, 0.0))
+    print_summary(Console(file=shown, width=200), result_of(run))
     first, before, *_ = shown.getvalue().strip().splitlines()
     assert first.startswith("held-out accuracy, mean over agents")
     assert before == "  before  not measured"

@@ -392,6 +392,8 @@ def test_the_seed_model(on_seed: Path, tmp_path: Path) -> None:
     comas.export(on_seed, tmp_path / "x")
     config = json.loads((tmp_path / "x" / "a0" / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "tiny"  # wherever comas is installed
+    card = (tmp_path / "x" / "a0" / "adapter" / "README.md").read_text()
+    assert "a small model that is shipped with comas" in card
     teams = [comas.load(on_seed), comas.load(tmp_path / "x")]
     texts = [[t.text for t in team.discuss("12 7 3 5 -> 22", seed=1).turns] for team in teams]
     for team in teams:

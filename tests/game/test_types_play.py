@@ -407,6 +407,23 @@ def test_check_method_passes_a_plain_one() -> None:
     check_method(game(one), pick.task, [Q, R], lambda *_: "x")
 
 
+async def two_drafts(question: Question, agents: list[Agent], *_: Any) -> str:
+    drafts = [await agents[0].ask("solution", f"{question.prompt} {i}") for i in range(2)]
+    return drafts[0].text
+
+
+def pay_what_can_be_read(episodes: Sequence[Episode], task: Task) -> None:
+    for draft in (draft for episode in episodes for draft in episode.turns):
+        draft.group = draft.id.split("/")[1]
+        draft.reward = float(draft.text) if draft.text.isdigit() else None
+
+
+def test_a_draft_that_the_script_made_unreadable_leaves_no_group_of_one() -> None:
+    """One reply of a group can be read, the other cannot: the method compares them all the same."""
+    method = replace(game(two_drafts), settle=pay_what_can_be_read, credit=grpo)
+    check_method(method, pick.task, [Q, R], lambda *ask: "1" if ask[2].endswith(" 0") else "?")
+
+
 def odd(**changes: Any) -> Task:
     return replace(pick.task, **changes)
 

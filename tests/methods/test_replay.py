@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import comas
 from comas.storage.run import Run
 from comas.testing import replay
+from comas.types import UserMistake
 
 
 def test_phases_are_replayed(tmp_path: Path) -> None:
@@ -34,3 +37,7 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
         recorded = [turn["reward"] for e in Run.open(run).episodes(step) for turn in e["turns"]]
         assert [turn.reward for e in episodes for turn in e.turns] == recorded
         assert any(reward is not None for reward in recorded)
+    with pytest.raises(UserMistake, match="has no step 2: it has 2"):
+        replay(run, 2)
+    with pytest.raises(UserMistake, match=r"method spell needs .* does not note"):
+        replay(run, 1, method="spell")

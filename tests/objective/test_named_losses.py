@@ -1,16 +1,10 @@
-"""Named losses and corrections against closed forms."""
+"""Named losses against closed forms."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from comas.objective.corrections import geometric_mask, sequence_mask, token_mask, token_truncate
 from comas.objective.losses import Batch, cispo, clipped, dual_clipped, gspo
 
 MASK = torch.tensor([[True, True], [True, False]])
@@ -69,33 +63,3 @@ def test_cispo_clips_the_weight_and_leaves_no_token_out() -> None:
     cispo(logprobs, batch_of([[1.0, 2.0], [0.0, 0.0]])).sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == pytest.approx([-1.28, -0.02])
-
-
-LOG2 = math.log(2.0)
-CORRECTED_MASK = np.array([False, True, True])
-
-
-@pytest.mark.parametrize(
-    ("correct", "log_ratio", "weights"),
-    [
-        (token_truncate, [0.0, 2 * LOG2, -LOG2], [1.0, 2.0, 0.5]),
-        (token_mask, [0.0, 2 * LOG2, LOG2 / 2], [1.0, 0.0, math.sqrt(2)]),
-        (token_mask, [0.0, -2 * LOG2, 0.0], [1.0, 0.0, 1.0]),
-        (sequence_mask, [0.0, LOG2 / 2, LOG2 / 4], [1.0, 2**0.75, 2**0.75]),
-        (sequence_mask, [0.0, LOG2, LOG2], [1.0, 0.0, 0.0]),
-        (geometric_mask, [0.0, 1.9 * LOG2, 0.0], [1.0, 1.0, 1.0]),
-        (geometric_mask, [0.0, -2.2 * LOG2, 0.0], [1.0, 0.0, 0.0]),
-    ],
-)
-def test_corrections(correct, log_ratio: list[float], weights: list[float]) -> None:  # type: ignore[no-untyped-def]
-    got = correct(np.array(log_ratio), CORRECTED_MASK, 2.0)
-    np.testing.assert_allclose(got, weights)
-
-
-@given(st.lists(st.floats(-3, 3), min_size=3, max_size=3))
-def test_corrections_say_nothing_outside_the_mask(log_ratio: list[float]) -> None:
-    for correct in (token_truncate, token_mask, sequence_mask, geometric_mask):
-        weights = correct(np.array(log_ratio), CORRECTED_MASK, 2.0)
-        assert weights[0] == 1.0
-        assert (weights >= 0).all()
-        assert np.isfinite(weights).all()

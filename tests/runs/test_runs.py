@@ -119,7 +119,7 @@ def test_resumed_is_the_uninterrupted_run(whole: Run, untaught: Path, tmp_path: 
 def test_a_run_that_was_stopped_goes_on_to_the_end_that_it_had(
     untaught: Path, tmp_path: Path
 ) -> None:
-    stopped = result_of(run_of(tmp_path / "r", untaught, tokens=10**6, steps=1), 0.0)
+    stopped = result_of(run_of(tmp_path / "r", untaught, tokens=10**6, steps=1))
     stopped.config["steps"] = 9
     assert f"resume {stopped.run}" in list(next_commands(stopped))
     stopped.config["tokens"] = 1

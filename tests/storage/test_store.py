@@ -256,6 +256,17 @@ def test_a_line_that_a_full_disk_cuts_short_damages_no_other(
     assert [record["id"] for record in again.records] == ["a", "b"], "whichever ended first"
 
 
+def test_a_log_of_games_holds_no_texts_but_of_games_that_are_to_be_judged(tmp_path: Path) -> None:
+    turn = {"id": "t", "role": "solution", "tokens": 3, "prompt": "p", "text": "x", "thoughts": ""}
+    log = Log(tmp_path / "games.jsonl")
+    for verdict in ("right", "failed"):
+        log.add({"id": verdict, "verdict": verdict, "turns": [turn]})
+    for each in (log, Log(tmp_path / "games.jsonl")):
+        assert each.found["right"]["turns"] == [{"id": "t", "role": "solution", "tokens": 3}]
+        assert each.found["failed"]["turns"] == [turn]
+    assert log.path.read_text().count('"text": "x"') == 2
+
+
 def test_a_log_of_games_takes_what_a_run_takes(tmp_path: Path) -> None:
     noted = {"margin": np.float32(0.5), "seen": {1, 2}, "by": {("a", 1): 2}}
     log = Log(tmp_path / "games.jsonl")

@@ -480,7 +480,7 @@ def test_what_is_left_is_forecast_by_the_runs_that_are_done(done: Path) -> None:
     try:
         found = study.forecast(InProcess(idle=True).run)
         assert found is not None
-        seconds = result_of(Run.open(first.run), 0.0).step_seconds
+        seconds = result_of(Run.open(first.run)).step_seconds
         assert found.measured == "the run that is done"
         assert found.seconds(study.cells, 1) == pytest.approx(seconds)
         assert found.seconds(study.cells, 2) == pytest.approx(seconds / 2)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import comas
+from comas.cli.new import METHOD
 from comas.config.schema import read
 from comas.hooks import Alarm, Hook
 from comas.hosts.ledger import BudgetSpent
@@ -236,6 +237,20 @@ def test_a_run_too_short_to_show_anything_asks_nothing(tmp_path: Path) -> None:
     )
     assert [step["monitor_tokens"] for step in run.metrics()] == [0, 0, 0]
     assert sum("it is too short" in note for note in heard.notes) == 1
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_judges_whose_verdicts_no_game_notes_are_told_of(noted: bool, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    lines = METHOD.splitlines(keepends=True)
+    if not noted:
+        lines = [line.replace('check.info["verdict"]', 'check.info["last"]') for line in lines]
+    file.write_text("".join(lines))
+    heard = Heard()
+    keys: dict[str, Any] = {"questions": 8, "method": str(file), "monitors": ["probes"]}
+    run_of(tmp_path / "r", Path("tiny-c"), steps=1, hooks=[heard], **keys)
+    unread = [note for note in heard.notes if "of 8 verdicts of the first step can be read" in note]
+    assert len(unread) == (not noted)
 
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:

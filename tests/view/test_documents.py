@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comas.storage.alarms import append_alarms
 from comas.storage.run import Run
 from comas.types import UserMistake
-from comas.view.documents import EvaluationDocuments, RunDocuments, Several, encoded, records
+from comas.view.documents import (
+    EvaluationDocuments,
+    Growing,
+    RunDocuments,
+    Several,
+    encoded,
+    records,
+)
 from tests.support.viewed import CONFIG, HOSTILE, discussion, evaluation, metrics, viewed_run
 
 
@@ -20,28 +29,42 @@ def run(tmp_path: Path) -> Run:
     return viewed_run(tmp_path / "r")
 
 
-def test_lines_are_found_as_the_file_grows(tmp_path: Path) -> None:
+Reader = Callable[[Path], Callable[[], Sequence[Any]]]
+
+
+@pytest.fixture(params=["files of discussions", "files that grow"])
+def reader(request: pytest.FixtureRequest) -> Reader:
+    if request.param == "files that grow":
+        return lambda path: Growing(path).records
+    return lambda path: lambda: records(path)
+
+
+def test_lines_are_found_as_the_file_grows(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    assert len(records(path)) == 0
+    read = reader(path)
+    assert len(read()) == 0
     path.write_text('{"n": 0}\n{"n": 1}\n{"n"')
-    assert [record["n"] for record in records(path)] == [0, 1]
+    assert [record["n"] for record in read()] == [0, 1]
     with path.open("a") as file:
         file.write(': "ü\\u2028"}\n')
-    assert records(path)[2] == {"n": "ü\u2028"}
+    assert read()[2] == {"n": "ü\u2028"}
     path.write_text('{"n": 9}\n')  # a run that was set back
-    assert [record["n"] for record in records(path)] == [9]
+    assert [record["n"] for record in read()] == [9]
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 5])
-def test_a_file_that_was_cut_and_has_grown_again_is_read_anew(lines: int, tmp_path: Path) -> None:
+def test_a_file_that_was_cut_and_has_grown_again_is_read_anew(
+    reader: Reader, lines: int, tmp_path: Path
+) -> None:
     """As of a run that was killed and gone on with, between two looks of the page."""
     path = tmp_path / "x.jsonl"
+    read = reader(path)
     path.write_text("".join(f'{{"n": {n}, "seconds": 1.5}}\n' for n in range(3)))
-    assert len(records(path)) == 3
+    assert len(read()) == 3
     path.write_text("".join(f'{{"n": {n}, "seconds": 10.25}}\n' for n in range(lines)))
-    assert list(records(path)) == [{"n": n, "seconds": 10.25} for n in range(lines)]
+    assert list(read()) == [{"n": n, "seconds": 10.25} for n in range(lines)]
     path.unlink()
-    assert len(records(path)) == 0
+    assert len(read()) == 0
 
 
 def test_rows_of_a_step_that_was_played_again_are_the_new_ones(run: Run) -> None:
@@ -53,11 +76,12 @@ def test_rows_of_a_step_that_was_played_again_are_the_new_ones(run: Run) -> None
     assert [row["id"] for row in after] == [row["id"] for row in reversed(before)]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_a_damaged_line_is_named(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
+    read = reader(path)
     path.write_text('{"n": 0}\n{"n\n')
     with pytest.raises(UserMistake, match=r"x\.jsonl line 2"):
-        records(path)
+        read()
 
 
 def test_a_run_as_documents(run: Run) -> None:
@@ -166,11 +190,14 @@ def test_several_folders_are_told_apart_by_number(run: Run, tmp_path: Path) -> N
             documents.read(name)
 
 
-def test_threads_that_look_at_a_file_at_once_find_its_lines_once(tmp_path: Path) -> None:
+def test_threads_that_look_at_a_file_at_once_find_its_lines_once(
+    reader: Reader, tmp_path: Path
+) -> None:
     path = tmp_path / "x.jsonl"
+    read = reader(path)
     path.write_text('{"a": 1}\n' * 50_000)
     with ThreadPoolExecutor(4) as threads:
-        counts = list(threads.map(lambda _: len(records(path)), range(4)))
+        counts = list(threads.map(lambda _: len(read()), range(4)))
     assert counts == [50_000] * 4
 
 

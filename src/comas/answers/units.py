@@ -44,16 +44,13 @@ _ALTERING = re.compile(
     rf"(?<![^\W\d_])(?:(?:{'|'.join(SCALES)})s?|{_SMALL}|{_TENS}|{_PARTS}|{_SIGNS}|{_RELATIONS}|{_SHORT_SCALES})(?![^\W\d_])",
     re.IGNORECASE,
 )
-_JOINING = re.compile(r"or|and", re.IGNORECASE)
 _SYMBOLS = re.compile(r"\s*(?:[ijknxyz]|\\(?:alpha|beta|gamma))\s*")
 """Letters that stand for numbers and for no unit."""
 
 
-def alters(words: str, joined: bool = False) -> bool:
-    """Whether words beside a number may make another number of it, or two; with `joined`, `and` and
-    `or` may.
-    """
-    return any(not (joined and _JOINING.fullmatch(match[0])) for match in _ALTERING.finditer(words))
+def alters(words: str) -> bool:
+    """Whether words beside a number may make another number of it, or two."""
+    return _ALTERING.search(words) is not None
 
 
 def is_symbol(words: str) -> bool:

@@ -162,7 +162,7 @@ def _run(run: Run) -> dict[str, str]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(touched(run.path)))
     line = {"run": str(run.path), "when": when}
     try:
-        result = result_of(run, 0.0)
+        result = result_of(run)
     except (UserMistake, KeyError, TypeError, OSError) as error:
         return {**line, "method": "", "base": "", "steps": "", "accuracy": "", "state": str(error)}
     config = result.config

@@ -37,15 +37,17 @@ async def play(question, agents, rng, task):
     work = defuse(task.shown(question, solution.text))
     asked = defuse(question.prompt)  # a quote: no line of it can be read as one of the prompt's own
     prompt = words(WORDING, task, "evaluation", question=asked, work=work)
-    await peer.ask("evaluation", prompt, about=solution)
+    check = await peer.ask("evaluation", prompt, about=solution)
+    verdict = check.text.split()[-1] if check.text.strip() else None
+    check.info["verdict"] = verdict  # metrics and monitors read it, too
     return solution.text
 
 
 def settle(episodes, task):
     for episode in episodes:
         solution, check = episode.turns
-        verdict = check.text.split()[-1] if check.text.strip() else ""
-        solution.reward = {"right": 1.0, "wrong": 0.0}.get(verdict)  # None: not trained on
+        # without a verdict no reward, and nothing is trained on
+        solution.reward = {"right": 1.0, "wrong": 0.0}.get(check.info["verdict"])
 
 
 method = Method(play, settle, reinforce_pp, clipped, kl={"solution": 0.1})

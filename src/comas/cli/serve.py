@@ -24,7 +24,10 @@ from comas.sync import run_sync
 from comas.team.build import outline
 from comas.types import UserMistake
 
-UNUSED_HERE = ("base", "temperature", "questions", "data", "samples", "out")
+UNUSED_HERE = (
+    *("base", "temperature", "data", "samples", "out"),
+    *("questions", "eval_questions", "test_questions"),
+)
 """Keys of the config that clients or other options say, besides those of training."""
 
 Team = Annotated[

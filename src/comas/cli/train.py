@@ -202,7 +202,7 @@ def report(
     if (folder / PLAN).is_file():
         evaluate.show_again(ctx, folder, json_)
         return
-    result = result_of(Run.open(folder), 0.0)
+    result = result_of(Run.open(folder))
     if json_:
         print_json(ctx, result_json(result))
     else:

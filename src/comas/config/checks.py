@@ -73,6 +73,8 @@ def unused_max_tokens(plan: Plan, asked: Iterable[str]) -> str | None:
     """
     config = plan.config
     room = plan.room
+    if config.max_tokens == Config.model_fields["max_tokens"].default:
+        return None  # nobody has set it
     roles = dict.fromkeys((*plan.method.rewarded, *asked))
     if not all(role in room for role in roles):
         return None

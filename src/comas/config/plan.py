@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from comas.config.mistakes import FORMER_MONITORS, current_name
+from comas.config.mistakes import current_name
 from comas.config.plugins import (
     check_plugin_name,
     filled,
@@ -169,9 +169,6 @@ def plan(config: Config, *, learn: bool = True, checkpoint: Path | None = None) 
     settings["credit"] = filled("credit", settings["credit"], method.credit)
     settings["loss"] = filled("loss", settings["loss"], method.loss)
     settings["task_options"] = filled("task_options", settings["task_options"], task.load)
-    for name in settings["monitors"]:
-        if name not in FORMER_MONITORS:
-            check_plugin_name("monitor", name, "monitors")
     for name, host in config.hosts.items():
         settings["hosts"][name] = host_settings(name, host, policies)
     settings |= rates_of(settings, policies, task)

@@ -156,7 +156,7 @@ class AgentConfig(_Table):
     """Always true at a host with `api`, whatever is written."""
     temperature: float | None = Field(None, gt=0)
     lr: float | None = Field(None, gt=0)
-    """Overrides the host's; so do the next three."""
+    """Overrides the host's; so do the next two."""
     rank: int | None = Field(None, ge=1)
     targets: list[str] | None = Field(None, min_length=1)
 
@@ -219,9 +219,9 @@ class Config(_Table):
     minibatches: Annotated[int | None, Key.TRAINING] = Field(None, ge=1)
     lr: Annotated[float | None, Key.TRAINING] = Field(None, gt=0)
     """None is the recipe's: the embedded one for tiny models, or one that the task ships."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Annotated[Literal["constant", "linear", "cosine"], Key.TRAINING] = "constant"
     """How learning rates fall over `steps`, once they have risen over `warmup`."""
-    warmup: int = Field(0, ge=0)
+    warmup: Annotated[int, Key.TRAINING] = Field(0, ge=0)
     """Steps in which learning rates rise in a line to what they are set to."""
     betas: Annotated[tuple[Beta, Beta] | None, Key.TRAINING] = None
     weight_decay: Annotated[float | None, Key.TRAINING] = Field(None, ge=0)

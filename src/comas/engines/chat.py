@@ -136,7 +136,7 @@ class Chat:
         # hosts ask twice: does it fit, then answer
         self._unread: set[tuple[Shape, tuple[str, ...]]] = set()
         """Shapes with contents of system messages that the template shows as they are."""
-        self._content_ids = lru_cache(maxsize=8192)(self._content)
+        self._content_ids = lru_cache(maxsize=4096)(self._as_array)
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:
         """Token ids of the prompt that asks for the next reply, int64, shape (prompt tokens,)."""
@@ -147,7 +147,7 @@ class Chat:
         for message, after, trim in zip(spoken, pieces[1:], trims, strict=True):
             content = message["content"].strip() if trim else message["content"]
             by_assistant = message["role"] == "assistant"
-            ids += self._own_ids(content) if by_assistant else self._content_ids(content)
+            ids += self._own_ids(content) if by_assistant else self._content_ids(content).tolist()
             ids += after
         if not ids:
             raise UserMistake(f"{self._name} makes a prompt of no tokens")
@@ -167,7 +167,7 @@ class Chat:
                 f"{self._name} opens a thought before each reply, and a reply that is given has"
                 " none: set hosts.<name>.thinking=false, or options.score=text"
             )
-        return np.array(self._content_ids(text), dtype=np.int64)
+        return self._content_ids(text).astype(np.int64)
 
     @cached_property
     def end_id(self) -> int:
@@ -340,11 +340,15 @@ class Chat:
         """
         ids: list[int] = []
         for index, part in enumerate(self._marks.split(text)):
-            ids += self._ids(part) if index % 2 else self._content_ids(part)
+            ids += self._ids(part) if index % 2 else self._content_ids(part).tolist()
         return ids
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
+
+    def _as_array(self, text: str) -> np.ndarray:
+        """The ids of a content as they are kept, int32: lists of them take nine times as much."""
+        return np.array(self._content(text), dtype=np.int32)
 
     def _content(self, text: str) -> list[int]:
         """Ids of a content; where it spells a special token, the spelling is broken, and what is

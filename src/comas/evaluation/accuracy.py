@@ -84,8 +84,11 @@ def accuracy(answers: Sequence[Answer]) -> Interval | None:
     every question is right or wrong as a whole, as of one agent; None if nothing could be judged.
     """
     shares = list(by_question(answers).values())
-    if not shares:
-        return None
+    return interval_of(shares) if shares else None
+
+
+def interval_of(shares: Sequence[float]) -> Interval:
+    """The mean of shares per question, at least one, with the interval of `accuracy`."""
     if set(shares) <= {0.0, 1.0}:
         return wilson(round(sum(shares)), len(shares))
     return accuracy_interval(shares)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ def load_questions(
             options = {}
         is_file = plan.data is not None and Path(plan.data).is_file()
         if plan.data and is_file and "whole" in keywords(task.load) and not options.get("whole"):
-            learnt = [run for run in plan.places.values() if _trained_among(run, task, plan.data)]
+            asked_file = cache(partial(task.load, "test", path=plan.data, whole=True))
+            learnt = [run for run in plan.places.values() if _trained_among(run, asked_file)]
             options["whole"] = not learnt
             only = f"{name}: asked are the test questions of {plan.data} only"
             notes += [f"{only}: {run} was trained on others" for run in learnt]
@@ -84,9 +85,9 @@ def load_questions(
     return questions_of, notes
 
 
-def _trained_among(run: str, task: Task, file: str) -> bool:
-    """Whether a run was trained on a question of a file; where that cannot be known, as if it had
-    been.
+def _trained_among(run: str, asked_file: Callable[[], Sequence[Question]]) -> bool:
+    """Whether a run was trained on a question of a file that is asked; where that cannot be known,
+    as if it had been.
     """
     try:
         trained = {question.id for question in trained_on(run)}
@@ -94,7 +95,7 @@ def _trained_among(run: str, task: Task, file: str) -> bool:
         return True
     if not trained:
         return False
-    return any(question.id in trained for question in task.load("test", path=file, whole=True))
+    return any(question.id in trained for question in asked_file())
 
 
 def overlaps(

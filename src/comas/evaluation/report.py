@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from comas.evaluation.accuracy import by_question
+from comas.evaluation.accuracy import by_question, interval_of
 from comas.game.cost import cost
 from comas.game.dialogue import failing
 from comas.game.judgements import unreadable
@@ -32,7 +32,6 @@ from comas.stats import (
     spelt,
     two_level,
     two_level_difference,
-    wilson,
 )
 from comas.storage.game_log import Log
 
@@ -126,18 +125,16 @@ def table(shares: Sequence[Mapping[str, float]]) -> list[list[float]]:
 
 
 def accuracy(cell: CellReport) -> Interval | None:
-    """Mean over questions (and runs) with its interval: Wilson for single answers, clustered by
-    question where agents answer apart, two levels for several runs. None where nothing could be
-    judged.
+    """Mean over questions (and runs) with its interval: Wilson where every question is right or
+    wrong as a whole, otherwise clustered by question, two levels for several runs. None where
+    nothing could be judged.
     """
     values = table(cell.shares())
     if not values or not values[0]:
         return None
     first = values[0]
     if len(values) == 1:
-        if cell.single:
-            return wilson(round(sum(first)), len(first))
-        return accuracy_interval(first)
+        return interval_of(first)
     if len({share for run in values for share in run}) == 1:
         return accuracy_interval(first)  # all runs say the same of every question
     if len(first) == 1:

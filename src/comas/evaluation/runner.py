@@ -309,9 +309,9 @@ class EvaluationRun:
 
     def _api_hosts(self, run: str) -> dict[str, ApiHost]:
         """A run's hosts behind an API, with what they have cost so far; not yet opened."""
-        hosts = api_hosts_of(self._plans[run], self._work)
+        hosts = api_hosts_of(self._plans[run])
         others = [account for other, account in self._accounts.items() if other != run]
-        spending.restore(hosts, self._accounts.get(run, {}), others)
+        spending.restore(hosts, self._accounts.get(run, {}), others, work=self._work)
         return hosts
 
     async def _play(self, each: Round, hook: Hook, hosts: Mapping[str, Mapping[str, Host]]) -> None:

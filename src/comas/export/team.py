@@ -50,10 +50,11 @@ class Exported:
     run: Path
     step: int
     policies: Sequence[Mapping[str, Any]]
-    """Each `policy, adapter, model, dtype, gap`: folders, or None; by how much log-probs of a
+    """Each `policy, adapter, model, dtype, gap`: folders, or None; by how many nats log-probs of a
     merged model differ.
     """
     bytes: int
+    """Size of the whole folder."""
 
 
 @dataclass
@@ -205,8 +206,11 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
     for kind in ("method", "task"):
         table[kind] = _place_here(table[kind], plugins)
     table["tools"] = [_place_here(tool, plugins) for tool in job.config.tools]
-    if "monitors" in table:
-        table["monitors"] = [name for name in table["monitors"] if not names_file(name)]
+    if named := table.get("monitors"):
+        shipped = [name for name in named if not names_file(name)]
+        table |= {"monitors": shipped}
+        if not shipped:
+            del table["monitors"]  # an empty list would watch nothing; the default set does
     for policy, plan in reversed(list(job.plans.items())):  # a host's base is its first policy
         folder = f"./{policy}/{'adapter' if policy in job.adapters else 'model'}"
         host = table["hosts"][plan.host]
@@ -391,7 +395,7 @@ def facts_of(run: Run, step: int) -> Facts:
 def shown(base: str) -> str:
     """A base without the folders of the machine that it was used on."""
     kind = source_of(base).kind
-    if kind == "seed":
+    if kind == "tiny":
         return f"`{base}`, a small model that is shipped with comas"
     if kind == "hub" or is_packaged(base):
         return f"`{base}`"

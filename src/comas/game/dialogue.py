@@ -44,11 +44,10 @@ async def converse(
     task: Task,
     *,
     turns: int,
-    tools: Mapping[str, Tool] | None = None,
     about: Turn | None = None,
     after: Sequence[Turn] = (),
 ) -> list[Turn]:
-    """Ask, and answer calls of `tools` (default: the task's), until a reply calls nothing or there
+    """Ask, and answer calls of the task's tools, until a reply calls nothing or there
     are `turns` replies; returns all replies, of which the last is the answer.
 
     `after` are replies of an earlier dialogue, all of which called: this one goes on from what came
@@ -59,7 +58,7 @@ async def converse(
     were left out) and `seconds`. Two calls end the dialogue: one that cannot be read, of which
     `info["unread"]` says why, and one in the last of `turns`, whose tool is `info["unanswered"]`.
     """
-    tools = task.tools if tools is None else tools
+    tools = task.tools
     template = calls_of(agent) if tools else None
     shown = schemas(tools) if template is not None else None
     if template is None:

@@ -1,7 +1,7 @@
 """Memory of a method between steps: its record begins, chooses questions, and goes on.
 
 The record is JSON, so that a checkpoint holds it and a resumed run has the same one. Leaves out:
-where it is written (`training.loop`).
+where it is written (`training.remembering`).
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ def check_tokens(choices: Sequence[str], ids: Sequence[Sequence[int]], turn: str
                 raise UserMistake(
                     f"turn {turn}: choices {choice!r} and {other!r} are the same tokens to this"
                     " model, which may not know these words: reword them, or set options.score=text"
-                    " (options.score=text)"
                 )
             if choice is not other and longer[: len(tokens)] == tokens:
                 raise UserMistake(

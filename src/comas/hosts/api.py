@@ -24,7 +24,6 @@ from comas.hosts.completion import Completion, Refused, Unanswered, Unusable
 from comas.hosts.keys import ApiTable as Table
 from comas.hosts.ledger import Ledger
 from comas.hosts.plan import HostPlan
-from comas.program import Work
 from comas.sync import Busy
 from comas.types import (
     Account,
@@ -60,15 +59,13 @@ class ApiHost:
     learns = False
     meter = None
 
-    def __init__(
-        self, name: str, models: Mapping[str, str], config: Table, work: Work | None = None
-    ) -> None:
+    def __init__(self, name: str, models: Mapping[str, str], config: Table) -> None:
         self.name = name
         self.models = dict(models)
         self.config = config
         self.versions = dict.fromkeys(models, 0)
         self.busy = Busy()
-        self.ledger = Ledger(name, config, work)
+        self.ledger = Ledger(name, config)
         self.spent = self.ledger.spent
         self.events = self.ledger.events
         self._client: ApiClient | None = None
@@ -329,7 +326,7 @@ def build(plan: HostPlan[Table]) -> ApiHost:
     """The host that a plan describes; opened where a run is going to learn beside it, so that what
     is wrong with it is reported before models are loaded.
     """
-    host = ApiHost(plan.name, plan.policies, plan.table, work=plan.work)
+    host = ApiHost(plan.name, plan.policies, plan.table)
     if plan.method is not None:
         host.open()
     return host

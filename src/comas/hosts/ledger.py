@@ -31,7 +31,7 @@ class BudgetSpent(UserMistake):
 class Ledger:
     """Counts tokens, money and what went wrong, over all processes."""
 
-    def __init__(self, host: str, config: Table, work: Work | None = None) -> None:
+    def __init__(self, host: str, config: Table) -> None:
         self.host = host
         self.config = config
         self.events: Counter[str] = Counter()
@@ -52,7 +52,8 @@ class Ledger:
         """
         self._refused: tuple[float, str] = (-math.inf, "")
         """When the account was last empty, and the message about it."""
-        self.work = work or Work()
+        self.work = Work()
+        """Run or evaluation in progress, for messages on how to go on."""
 
     def count(self, usage: Usage) -> None:
         """Add an answer."""

@@ -3,8 +3,8 @@ leaves; and how it is built: models are loaded, a learner and an engine are buil
 
 Speaks to games in text only; token ids stay here, filed under the turn's id until they are joined
 with their rewards. Leaves out: the keys of its table (`hosts.keys`), what a base name means
-(`models.sources`), configs (`team.build`), other machines (remote hosts), other people's models
-(API hosts).
+(`models.sources`), configs (`team.build`), other machines (`hosts.ray`), other people's models
+(`hosts.api`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from comas.hosts.keys import HostTable
-from comas.program import Work
 from comas.seams import EngineModule
 from comas.types import Method
 
@@ -54,5 +53,3 @@ class HostPlan(Generic[T]):
     """GPUs that its engine may use; its models, and its learner, are on the first."""
     secrets: frozenset[str] = frozenset()
     """Names of environment variables that no process of a host elsewhere may see."""
-    work: Work | None = None
-    """Run or evaluation in progress, for messages on how to go on."""

@@ -237,7 +237,6 @@ def packed(plan: HostPlan[RayTable]) -> HostPlan[RayTable]:
     return replace(
         plan,
         engine=engine,
-        work=None,
         method=None if plan.method is None else of_learning(plan.method),
         policies={policy: _portable(location) for policy, location in plan.policies.items()},
         under=None if plan.under is None else _portable(plan.under),

@@ -39,9 +39,7 @@ class Recipe:
     weight.
     """
     gap_clip: float = 2.0
-    """Where that weight is truncated, or left out."""
-    correction: str = "token_truncate"
-    """A function of `objective.corrections`: how the weight is made."""
+    """Where that weight is truncated."""
     gap_limit: float = 0.5
     """Mean gap at which the run stops: the engine does not sample from the weights that are
     trained.

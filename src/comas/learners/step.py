@@ -5,7 +5,7 @@ The old policy is the learner's own recomputation, fixed before the first miniba
 of one update made by the passes that learn; the engine's log-probs are kept to measure the gap,
 which an importance weight corrects where it exceeds a tolerance. Terms are divided by each
 policy's own token count over the whole optimizer step, so that policies may share passes. Leaves
-out: who holds weights, the forms of the correction (`objective.corrections`).
+out: who holds weights.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from comas.learners.logprobs import Halves, token_logprobs
 from comas.learners.passes import Owned, Packs, Pass, pad, passes
 from comas.learners.precision import recomputing
 from comas.learners.recipe import Recipe
-from comas.objective import corrections
-from comas.objective.corrections import Correction
 from comas.objective.credit import in_parts
 from comas.objective.losses import Batch
 from comas.seams import out_of_memory, uploaded
@@ -441,11 +439,18 @@ def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> di
     """Turn -> importance weights (T,) of rows with the learner's own log-probs; of each row by
     itself.
     """
-    correct: Correction = getattr(corrections, recipe.correction)
     return {
-        row.turn: correct(difference_T, row.mask_T, recipe.gap_clip)
+        row.turn: truncated_ratios(difference_T, row.mask_T, recipe.gap_clip)
         for row, difference_T in _differences(rows)
     }
+
+
+def truncated_ratios(log_ratio_T: np.ndarray, mask_T: np.ndarray, bound: float) -> np.ndarray:
+    """Ratio pi_learner / pi_engine of each generated token, at most `bound` (truncated importance
+    sampling), and 1 elsewhere, shape (T,).
+    """
+    generated_T = np.where(mask_T, log_ratio_T, 0.0)
+    return np.exp(generated_T).clip(max=bound)
 
 
 def _differences(rows: Sequence[tuple[Row, np.ndarray]]) -> list[tuple[Row, np.ndarray]]:

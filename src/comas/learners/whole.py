@@ -31,7 +31,7 @@ SMALL = 4_000_000
 weights' size.
 """
 _THREADS = threading.Lock()
-"""Weights by whom the number of threads, which is the process's, belongs to."""
+"""Held by whoever sets the number of threads, which is the process's."""
 
 
 class FullLearner(Holder):

@@ -185,7 +185,6 @@ def config_folder(base: str) -> str:
 class GgufFacts:
     """Facts that a file says of itself."""
 
-    architecture: str
     parameters: int
     rounded: bool
 
@@ -225,9 +224,7 @@ def _facts_of(base: str) -> GgufFacts:
         for tensor in read.tensors
         if tensor.tensor_type.name in UNQUANTISED and len(tensor.shape) > 1
     ]
-    return GgufFacts(
-        architecture, sum(int(tensor.n_elements) for tensor in read.tensors), not exact
-    )
+    return GgufFacts(sum(int(tensor.n_elements) for tensor in read.tensors), not exact)
 
 
 def _unreadable(base: str, error: Exception) -> str:

@@ -99,7 +99,7 @@ def shipped_models() -> dict[str, Path]:
 
 
 def shipped_name(base: str) -> str:
-    """The name of a shipped model that was called `seed`, or `tiny-b` and the like, in 0.1; any
+    """The name of a shipped model that was called `seed`, or `seed-b` and the like, in 0.1; any
     other name as it is.
     """
     name = base.replace(FORMERLY, TINY, 1)
@@ -187,8 +187,6 @@ class Source:
     """The folder, the GGUF file or the name on the hub; of a run its folder."""
     step: int | None = None
     """Steps after which a run is meant; None where it has no checkpoint yet."""
-    below: str | None = None
-    """Name of the model that an adapter was made for."""
     origin: frozenset[str] = frozenset()
     """Names of the bases at the beginning, through runs of runs; behind an API none."""
     whole: bool = False
@@ -247,8 +245,7 @@ def source_of(name: str, api: bool = False, above: frozenset[str] = frozenset())
         return Source("gguf", name, str(installed_at(name) or name), origin=frozenset({name}))
     location = str(Path(name).resolve()) if Path(name).exists() else name
     if is_adapter(location):
-        below = recorded_base(location)
-        return Source("adapter", location, location, below=below, origin=frozenset({below}))
+        return Source("adapter", location, location, origin=frozenset({recorded_base(location)}))
     kind: Kind = "folder" if Path(location).is_dir() or is_place(location) else "hub"
     if is_gguf(location):
         kind = "gguf"

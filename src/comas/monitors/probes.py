@@ -74,6 +74,13 @@ class Probes(Monitor):
         judged = [game for game in games if acceptances(game, planted=False)]
         if any(map(is_posed, games)):
             return
+        judgements = sum(turn.kind == "judge" for game in games for turn in game.turns)
+        if judgements and not judged:
+            raise CannotWatch(
+                f"none of {judgements} verdicts of the first step can be read: a game notes them as"
+                " info['verdict'] ('right', 'wrong') or info['score'] of judges' turns"
+                " (docs/extending.md)"
+            )
         bench = bench_of(context, judged)
         if not bench:
             return

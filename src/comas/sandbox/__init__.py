@@ -117,15 +117,13 @@ def check(
     return Found(outcome["verdict"], outcome["why"], time.monotonic() - began)
 
 
-def observe(
-    program: str, calls: str, *, names: Sequence[str], limits: Limits | None = None
-) -> SeenBehaviour | None:
+def observe(program: str, calls: str, *, names: Sequence[str]) -> SeenBehaviour | None:
     """Record what the functions `names` of `program` do when `calls` is run.
 
     Asserts in `calls` all count as true: what they expect is not looked at. None where the program
     does not run, ends early or reaches a limit. Raises Broken.
     """
-    outcome = _judged(_case(program, calls, names, seen=[]), limits or Limits())
+    outcome = _judged(_case(program, calls, names, seen=[]), Limits())
     return SeenBehaviour(**outcome["seen"]) if "seen" in outcome else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from typing import Any
 from comas.storage import files
 from comas.storage.records import line
 from comas.types import UserMistake
+
+SAID = ("prompt", "text", "thoughts")
+"""Keys of turns that figures do not need: nearly all of a record."""
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
@@ -33,34 +36,41 @@ class Log:
 
     path: Path
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Id of a game -> its record."""
+    """Id of a game -> its record; without what was said (`SAID`), but for games that are still to
+    be judged.
+    """
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     """Facts about the last process that worked on it."""
 
     def __post_init__(self) -> None:
-        raw = self.path.read_bytes() if self.path.exists() else b""
-        complete, newline, torn = raw.rpartition(b"\n")
-        if torn:  # the process died while it wrote
-            files.truncate(self.path, len(complete + newline))
-        kept = [each for each in complete.split(b"\n") if each]
-        for number, each in enumerate(kept, 1):
-            try:
-                record = json.loads(each.decode("utf-8"))
-                _check(record)
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserMistake(
-                    f"{self.path} line {number} is damaged ({error!r}): remove it to have it played"
-                    " again"
-                ) from error
-            self._take(record)
+        complete = 0
+        with self.path.open("rb") if self.path.exists() else nullcontext(()) as rows:
+            for number, row in enumerate(rows, 1):
+                if not row.endswith(b"\n"):  # the process died while it wrote
+                    files.truncate(self.path, complete)
+                    break
+                complete += len(row)
+                if row.strip():
+                    self._take(self._read(row, number))
+
+    def _read(self, row: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(row.decode("utf-8"))
+            _check(record)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserMistake(
+                f"{self.path} line {number} is damaged ({error!r}): remove it to have it played"
+                " again"
+            ) from error
+        return record
 
     def _take(self, record: dict[str, Any]) -> None:
         if "sitting" in record:
             self.facts = record["sitting"]
             self.seconds += self.facts["seconds"]
         else:
-            self.found[record["id"]] = record
+            self.found[record["id"]] = record if record["verdict"] == "failed" else _brief(record)
 
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:
@@ -84,6 +94,15 @@ class Log:
         """One process's work on it is done."""
         self.add({"sitting": facts})
         files.sync(self.path)
+
+
+def _brief(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what was said."""
+    turns = [
+        {key: value for key, value in turn.items() if key not in SAID}
+        for turn in record.get("turns", ())
+    ]
+    return {**record, "turns": turns}
 
 
 def _check(record: dict[str, Any]) -> None:

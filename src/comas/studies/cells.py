@@ -393,7 +393,7 @@ async def forecast(cells: Sequence[Cell], place: Place) -> Forecast | None:
 def _readable_result(cell: Cell) -> Result | None:
     """Return what a trained cell came to; None where its folder is damaged, as its row will say."""
     try:
-        return result_of(Run.open(cell.run), 0.0)
+        return result_of(Run.open(cell.run))
     except DAMAGED:
         return None
 
@@ -499,7 +499,7 @@ def _row(study: StudyFile, cell: Cell) -> CellResult:
 
 def _own_values(run: Run, steps: Steps) -> dict[str, float]:
     """The measures that every run has, and those of its agents: `gain.a0`."""
-    result = result_of(run, 0.0)
+    result = result_of(run)
     values: dict[str, float] = {"steps": result.steps, "tokens": result.tokens}
     for measure, occasion in (("before", "before"), ("accuracy", "after")):
         interval = result.accuracy[occasion]

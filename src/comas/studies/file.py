@@ -45,7 +45,7 @@ took.
 """
 OF_AGENTS = ("accuracy", "before", "gain")
 """Measures that claims may name of one agent as well: `gain.a0`. Without a name each is the mean
-over all agents that answer, frozen ones included.
+over the agents that answer and learn.
 """
 LAST = 20
 """Steps whose metrics are averaged."""

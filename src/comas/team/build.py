@@ -84,7 +84,8 @@ class Team:
         """Let the team discuss one question; the same seed gives the same discussion.
 
         Its turns are rewarded as in training, unless the method needs an answer that a text does
-        not have.
+        not have. Where a machine failed, or the question does not fit the context, `answer` is None
+        and `error` says why.
 
         Raises UserMistake for what is no question, and for a team that is closed.
         """
@@ -145,8 +146,8 @@ async def assemble(
 
     `accounts` are what they have cost in earlier processes on the run of `work`.
     """
-    apis = api_hosts_of(plan, work)
-    spending.restore(apis, accounts or {})
+    apis = api_hosts_of(plan)
+    spending.restore(apis, accounts or {}, work=work or Work())
     if asks or plan.learns:
         await greet(apis, Sampling(plan.config.temperature) if asks else None, note)
     return build_team(plan, hosts=apis)
@@ -175,10 +176,10 @@ async def greet(
         raise
 
 
-def api_hosts_of(plan: Plan, work: Work | None = None) -> dict[str, ApiHost]:
+def api_hosts_of(plan: Plan) -> dict[str, ApiHost]:
     """The hosts behind an API that a plan describes, not yet opened."""
     return {
-        name: api.build(replace(plan.host(name), work=work))
+        name: api.build(plan.host(name))
         for name, table in plan.config.hosts.items()
         if table.built_by == "api" and plan.at(name)
     }

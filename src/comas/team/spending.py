@@ -20,6 +20,7 @@ from comas.config.mistakes import nearest
 from comas.config.schema import Config
 from comas.hosts.api import ApiHost
 from comas.hosts.keys import ApiTable, Key, RayTable, keys_that
+from comas.program import Work
 from comas.types import Account, Host, UserMistake
 
 EVERY = 5.0
@@ -77,11 +78,14 @@ def restore(
     hosts: Mapping[str, ApiHost],
     mine: Mapping[str, Account],
     others: Sequence[Mapping[str, Account]] = (),
+    *,
+    work: Work,
 ) -> None:
-    """Go on counting where earlier processes stopped; `others` count against the budgets of hosts
-    of the same name.
+    """Go on counting where earlier processes of this `work` stopped; `others` count against the
+    budgets of hosts of the same name.
     """
     for name, host in hosts.items():
+        host.ledger.work = work
         if name in mine:
             host.ledger.restore(mine[name])
         tokens = 0

@@ -20,7 +20,7 @@ from comas.storage.records import episode_of, without_truth
 from comas.storage.run import Run
 from comas.team.build import members_of, run_sync
 from comas.testing.scripted import Scripted
-from comas.types import Ask, Episode, Fit, Reply, Sampling, State
+from comas.types import Ask, Episode, Fit, Reply, Sampling, State, UserMistake
 
 
 class Recorded(Scripted):
@@ -43,7 +43,7 @@ class Recorded(Scripted):
         """The recorded reply to this very prompt."""
         turn = self.turns.get(ask.turn)
         if turn is None or turn.prompt != ask.messages[-1]["content"]:
-            raise KeyError(
+            raise UserMistake(
                 f"turn {ask.turn}: no reply to this prompt was recorded; the game, its wording or"
                 " the team has changed"
             )
@@ -66,14 +66,16 @@ class Recorded(Scripted):
         reply = await self.ask(ask)
         info = self.turns[ask.turn].info
         if info.get("choices") != list(choices):
-            raise KeyError(f"turn {ask.turn}: these choices were not weighed; the game has changed")
+            raise UserMistake(
+                f"turn {ask.turn}: these choices were not weighed; the game has changed"
+            )
         return dataclasses.replace(reply, weights=tuple(info["weights"]))
 
     async def tell(self, ask: Ask, text: str) -> Reply:
         """The words that were given, if they were given then as well."""
         recorded = self.turns.get(ask.turn)
         if recorded is None or recorded.text != text:
-            raise KeyError(f"turn {ask.turn}: other words were given in the recorded run")
+            raise UserMistake(f"turn {ask.turn}: other words were given in the recorded run")
         return await self.ask(ask)
 
 
@@ -84,7 +86,8 @@ def replay(
 
     The game is the run's own, held to what was recorded; `method` and `options` change the
     settlement: how would the same discussions have been rewarded under another rule? Episodes that
-    machines failed are left out.
+    machines failed are left out. Raises UserMistake where the run has no such step, and where the
+    other rule needs what this game does not note.
     """
     record = Run.open(run)
     planned = plan(read(record.path / "config.toml"))
@@ -103,12 +106,23 @@ def replay(
     rule = load_plugin("method", method) if method else game
     own_options = {} if method else split_options(config.options, rule.settle)
     settings = filled("options", {**own_options, **options}, rule.settle)
-    settle_all(dataclasses.replace(context, method=rule, options=settings), played)
+    try:
+        settle_all(dataclasses.replace(context, method=rule, options=settings), played)
+    except KeyError as error:
+        if method is None:
+            raise
+        raise UserMistake(
+            f"method {method} needs {error}, which the game of method {config.method} does not"
+            " note: settle with a rule that knows its roles and notes"
+        ) from error
     return played
 
 
 def _finished(record: Run, step: int) -> list[Episode]:
     """The recorded episodes of a step that no machine failed."""
+    steps = sum(1 for _ in record.metrics())
+    if step not in range(steps):
+        raise UserMistake(f"run {record.path} has no step {step}: it has {steps}, from 0")
     episodes = map(episode_of, record.episodes(step))
     return [without_truth(episode) for episode in episodes if episode.error is None]
 

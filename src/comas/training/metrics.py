@@ -2,7 +2,7 @@
 `StepRecord`, each called as it stands in metrics.jsonl.
 
 What is None is left out. Those that ask for labels (`pay`, `judges`) are for reports only, no
-method sees them, and are on by default where the task says that its verifier is `quick`. Leaves
+method sees them, and are made where the task says that its verifier is `quick`. Leaves
 out: accuracy (`evaluation`), what a step's tokens cost (`hosts`).
 """
 
@@ -401,7 +401,7 @@ METRICS: dict[str, Metric] = {
         *(acceptance, variety, posed, tools, pay, judges),
     )
 }
-"""Metrics that are shipped, by name."""
+"""All metrics, by name."""
 LABELLED = ("pay", "judges")
 """Metrics that ask the task's verifier about every piece of work."""
 

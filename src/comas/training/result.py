@@ -57,7 +57,7 @@ class Result:
     step_seconds: float = 0.0
     """Time of all steps so far."""
     figures: Figures = field(default_factory=dict[str, Any])
-    """Means of the last steps, against labels where there are any."""
+    """Means of the last ten steps, against labels where there are any."""
     moved: dict[str, int] = field(default_factory=dict[str, int])
     """Policy -> the steps that changed its weights, of all `steps`."""
     notes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -77,7 +77,7 @@ class Result:
         )
 
 
-def result_of(run: Run, seconds: float) -> Result:
+def result_of(run: Run, seconds: float = 0.0) -> Result:
     """Read what the folder says."""
     config = run.config()
     steps = list(run.metrics())

@@ -220,7 +220,7 @@ async def resume_async(
             hook.note(note)
         if not changed and (left := nothing_left(run, start)):
             hook.note(left)
-            return result_of(run, 0.0)
+            return result_of(run)
         hook.working(Progress("estimating", start))
         planned = as_recorded(read(None, {**run.config(), **changed}))
         config = planned.config

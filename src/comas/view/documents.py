@@ -6,17 +6,20 @@ Leaves out: how they reach the page (`server`, `page`).
 
 from __future__ import annotations
 
+import json
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from comas.storage import files
 from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
 from comas.storage.records import lines, moved_in
 from comas.storage.run import Run
+from comas.types import UserMistake
 from comas.view import discussion
 
 PLAN = "evaluation.json"
@@ -40,7 +43,7 @@ STEP_KEYS = (
 DIGITS = 12
 """Digits of a number in a document's name, at most."""
 FILES = 4
-"""Whose records are kept in memory: those that were asked for last."""
+"""Files of discussions whose records are kept in memory: those that were asked for last."""
 
 
 def encoded(document: Any, digits: int | None = None) -> str:
@@ -86,6 +89,49 @@ def _read(path: Path, time: int, size: int) -> Sequence[dict[str, Any]]:
     return tuple(lines(path))
 
 
+class Growing:
+    """The records of a JSON-lines file that is appended to, from several threads: each line is read
+    once, unless the last of those that were read has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._records: list[dict[str, Any]] = []
+        self._end = 0
+        """Bytes that were read."""
+        self._last = b""
+
+    def records(self) -> Sequence[dict[str, Any]]:
+        """All records so far; none where there is no such file."""
+        with self._lock:
+            try:
+                with self.path.open("rb") as log:
+                    self._read_on(log)
+            except FileNotFoundError:
+                self._begin_again()
+            return tuple(self._records)
+
+    def _read_on(self, log: BinaryIO) -> None:
+        log.seek(self._end - len(self._last))
+        if log.read(len(self._last)) != self._last:  # an earlier step was taken again
+            self._begin_again()
+            log.seek(0)
+        for row in log:
+            if not row.endswith(b"\n"):  # it is still being written
+                return
+            try:
+                self._records.append(json.loads(row))
+            except ValueError as error:
+                number = len(self._records) + 1
+                raise UserMistake(f"{self.path} line {number} is damaged: {error}") from error
+            self._end += len(row)
+            self._last = row
+
+
 class RunDocuments:
     """A run.
 
@@ -98,6 +144,9 @@ class RunDocuments:
         self.run = Run.open(path)
         self.config = self.run.config()
         self.rewarded_for = dict(rewarded_for or {})
+        self._steps = Growing(self.run.path / "metrics.jsonl")
+        self._accuracies: dict[str, tuple[tuple[int, int], dict[str, Any] | None]] = {}
+        """Measurement -> time and size of its file, and what it came to."""
 
     def read(self, name: str) -> Any:
         """The document of this name; KeyError where there is none."""
@@ -143,7 +192,7 @@ class RunDocuments:
         return len(self._metrics())
 
     def _metrics(self) -> Sequence[dict[str, Any]]:
-        return records(self.run.path / "metrics.jsonl")
+        return self._steps.records()
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -168,10 +217,16 @@ class RunDocuments:
         """Read a measurement: its step, and mean, low, high and n; None where its file is
         damaged.
         """
-        record = self.run.read_eval(name)
-        if record is None:
+        try:
+            stat = (self.run.path / "eval" / f"{name}.json").stat()
+        except FileNotFoundError:  # it was there a moment ago
             return None
-        return {"step": record["step"], "accuracy": record["accuracy"]}
+        written = (stat.st_mtime_ns, stat.st_size)
+        if self._accuracies.get(name, (None,))[0] != written:
+            record = self.run.read_eval(name)
+            kept = record and {"step": record["step"], "accuracy": record["accuracy"]}
+            self._accuracies[name] = (written, kept)
+        return self._accuracies[name][1]
 
     def _episodes(self, step: int) -> Sequence[dict[str, Any]]:
         return records(self.run.path / "episodes" / f"{step:06d}.jsonl")
