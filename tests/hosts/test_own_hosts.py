@@ -230,6 +230,16 @@ def test_mistakes_with_kinds_in_files(
     assert not (tmp_path / "r").exists()
 
 
+def test_a_key_api_of_an_own_kind_makes_it_no_endpoint(
+    kind: Path, untaught: Path, tmp_path: Path
+) -> None:
+    kind.write_text(kind.read_text().replace("layers: int = Field(1, ge=1)", "api: str = 'x'"))
+    table = {"kind": str(kind), "api": "quarry"}
+    keys = {**TEAM, "out": str(tmp_path / "r")}
+    result = comas.train(hosts={"home": {"base": str(untaught)}, "mine": table}, **keys)
+    assert not Run.open(result.run).config()["agents"]["a1"]["frozen"]
+
+
 def test_a_kind_in_somebody_elses_file_runs_nothing_unasked(kind: Path, tmp_path: Path) -> None:
     (tmp_path / "team.toml").write_text('[hosts.home]\nkind = "stone.py"\n')
     kind.write_text("raise SystemExit('it ran')")

@@ -99,7 +99,7 @@ def policies_of(
             source=sources[base] if host.here else source_of(base, api=True),
             adapter=AdapterSpec(rank, 2.0 * rank, tuple(targets) if targets else None),
             lr=own_keys["lr"],
-            learns=host.api is None and not all(agent.frozen for agent in agents),
+            learns=host.built_by != "api" and not all(agent.frozen for agent in agents),
             agents=tuple(names),
         )
     for name, agent in config.agents.items():

@@ -319,7 +319,7 @@ class Config(_Table):
                     f"agents.{name}.host is {agent.host!r}: {suggestion}; or add hosts.{agent.host}"
                 )
         for agent in self.agents.values():
-            elsewhere = self.hosts[agent.host].api is not None
+            elsewhere = self.hosts[agent.host].built_by == "api"
             agent.frozen = agent.frozen or elsewhere or agent.lag is not None
         check_policies(self.agents)
         check_lags(self.agents, self.hosts)
