@@ -110,87 +110,106 @@ class Round:
         if not to_judge and not to_play:
             return
         began = time.monotonic()
-        questions = {question.id: question for question in self.questions}
         hosts = self.team.hosts
         # the first game may end late; of hosts that count nothing only games are told
         counting = {name: host for name, host in hosts.items() if host.meter is not None}
         pulse = Pulse(hook, counting)
         if counting:
             pulse.turn_to("playing")
-        spent: list[BaseException] = []
-        notes: list[str] = []
-        slots = asyncio.Semaphore(AT_ONCE)
-        threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
-
-        def tell_late(question: str) -> None:
-            """Say once that a verifier of the user's own is still at work: it may never return."""
-            if is_own(self.task.verify) and not notes:
-                notes.append(question)
-                hook.note(
-                    f"task {self.task.name}: verify has not returned for {SLOW:.0f} s, of question"
-                    f" {question}; Ctrl-C stops"
-                )
-
-        async def judge(episode: Episode, who: str, turns: Sequence[Any]) -> None:
-            """Ask the verifier, in a thread: it may wait for a process of its own."""
-            record = {
-                "id": episode.id,
-                "question": episode.question.id,
-                "agent": who,
-                "verdict": "failed",
-                "error": episode.error,
-                "answer": episode.answer,
-                "turns": list(turns),
-            }
-            if not episode.error:
-                if not self.task.quick:  # whatever stops it now, it is not asked again
-                    self.log.add(record)
-                loop = asyncio.get_running_loop()
-                judging = loop.run_in_executor(threads, _judged, self.task, episode, turns)
-                late = loop.call_later(SLOW, tell_late, episode.question.id)
-                try:
-                    verdict, besides = await judging
-                finally:
-                    late.cancel()
-                record = {**record, "verdict": verdict, **besides}
-            self.log.add(record)
-            hook.game(record)
-
-        async def play(game: Game) -> None:
-            episode = game.episode
-            async with slots:
-                if spent:
-                    return
-                try:
-                    await play_one(
-                        asking.context(self.task, self.setup, game.members, seed), episode
-                    )
-                except* BudgetSpent as errors:
-                    error = first(errors)
-                    episode.error = str(error)
-                    spent.append(error)
-            if spent and episode.error:
-                return
-            if cut_off(episode):
-                episode.answer = None
-            turns = [dataclasses.asdict(turn) for turn in episode.turns]
-            await judge(episode, game.who, turns)
-
+        side_by_side = _SideBySide(self, asking, seed, hook)
         try:
             with pulse.beating() if counting else nullcontext():
                 async with spending.kept(hosts, account), asyncio.TaskGroup() as group:
                     for record in to_judge:
-                        question = questions[record["question"]]
-                        episode = Episode(record["id"], question, answer=record["answer"])
-                        group.create_task(judge(episode, record["agent"], record["turns"]))
+                        group.create_task(side_by_side.judge_again(record))
                     for game in to_play:
-                        group.create_task(play(game))
-            if spent:
-                raise spent[0]
+                        group.create_task(side_by_side.play(game))
+            if side_by_side.spent is not None:
+                raise side_by_side.spent
         finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+            side_by_side.threads.shutdown(wait=False, cancel_futures=True)
             seconds = time.monotonic() - began
             self.log.close(seconds=seconds, bases=self.team.origins(), team=self.answerers)
+
+
+class _SideBySide:
+    """Plays and judges games of a round, `AT_ONCE` at a time, until a budget is spent."""
+
+    def __init__(self, of: Round, asking: Asking, seed: int, hook: Hook) -> None:
+        self.round = of
+        self.asking = asking
+        self.seed = seed
+        self.hook = hook
+        self.questions = {question.id: question for question in of.questions}
+        self.slots = asyncio.Semaphore(AT_ONCE)
+        self.threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
+        self.spent: BaseException | None = None
+        """The error of a budget that is spent: no further game begins."""
+        self.told = False
+        """Whether a note has said that a verifier does not return."""
+
+    async def play(self, game: Game) -> None:
+        """Play one game, judge it, and write it down."""
+        episode = game.episode
+        async with self.slots:
+            if self.spent is not None:
+                return
+            context = self.asking.context(
+                self.round.task, self.round.setup, game.members, self.seed
+            )
+            try:
+                await play_one(context, episode)
+            except* BudgetSpent as errors:
+                self.spent = first(errors)
+                episode.error = str(self.spent)
+        if self.spent is not None and episode.error:
+            return
+        if cut_off(episode):
+            episode.answer = None
+        turns = [dataclasses.asdict(turn) for turn in episode.turns]
+        await self._judge(episode, game.who, turns)
+
+    async def judge_again(self, record: Mapping[str, Any]) -> None:
+        """Judge a game that was played before."""
+        question = self.questions[record["question"]]
+        episode = Episode(record["id"], question, answer=record["answer"])
+        await self._judge(episode, record["agent"], record["turns"])
+
+    async def _judge(self, episode: Episode, who: str, turns: Sequence[Any]) -> None:
+        """Ask the verifier, in a thread: it may wait for a process of its own."""
+        task = self.round.task
+        record = {
+            "id": episode.id,
+            "question": episode.question.id,
+            "agent": who,
+            "verdict": "failed",
+            "error": episode.error,
+            "answer": episode.answer,
+            "turns": list(turns),
+        }
+        if not episode.error:
+            if not task.quick:  # whatever stops it now, it is not asked again
+                self.round.log.add(record)
+            loop = asyncio.get_running_loop()
+            judging = loop.run_in_executor(self.threads, _judged, task, episode, turns)
+            late = loop.call_later(SLOW, self._tell_late, episode.question.id)
+            try:
+                verdict, besides = await judging
+            finally:
+                late.cancel()
+            record = {**record, "verdict": verdict, **besides}
+        self.round.log.add(record)
+        self.hook.game(record)
+
+    def _tell_late(self, question: str) -> None:
+        """Say once that a verifier of the user's own is still at work: it may never return."""
+        task = self.round.task
+        if is_own(task.verify) and not self.told:
+            self.told = True
+            self.hook.note(
+                f"task {task.name}: verify has not returned for {SLOW:.0f} s, of question"
+                f" {question}; Ctrl-C stops"
+            )
 
 
 def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:
