@@ -25,7 +25,7 @@ from pydantic import BaseModel
 import comas
 from comas.cli.main import app
 from comas.config import schema
-from comas.config.plugins import load_plugin
+from comas.config.plugins import load_plugin, plugin_names
 from comas.export.team import export
 from comas.storage.run import FORMAT, Run
 from comas.tasks import pick
@@ -51,13 +51,16 @@ def public() -> dict[str, Any]:
             for name, verb in sorted(verbs.items())
         },
         "keys": sorted(keys(schema.Config)),
+        "roles": {
+            name: sorted(load_plugin("method", name).roles) for name in plugin_names("method")
+        },
     }
 
 
 def parameters(value: Any) -> dict[str, str] | None:
     """Parameter -> its kind, with a mark where it may be left out; None of what is no callable."""
     if is_dataclass(value):
-        return {field.name: "field" for field in fields(value)}
+        return {f.name: "field" for f in fields(value) if not f.name.startswith("_")}
     if isinstance(value, ModuleType):  # the folder, which is called in its place
         value = export
     if not callable(value) or isinstance(value, type):
@@ -90,6 +93,8 @@ def test_public_names_verbs_and_keys_are_there() -> None:
             elif facts is not None:
                 assert not set(facts) - set(now[kind][name]), name
     assert not set(promised["keys"]) - set(now["keys"])
+    for method, roles in promised["roles"].items():
+        assert not set(roles) - set(now["roles"].get(method, ())), method
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -119,6 +124,8 @@ def test_an_old_run_is_read(
     assert command(["report", "old", "--discussions", "--limit", "1"], monkeypatch) == 0
     assert "solution" in capsys.readouterr().out
     assert command(["view", "old", "--html", "page.html"], monkeypatch) == 0
+    assert command(["play", "old", "--question", "1 2 3 4 -> 6"], monkeypatch) == 0
+    assert "solution" in capsys.readouterr().out
     assert command(["export", "old", "team", "--no-merged"], monkeypatch) == 0
     assert command(["eval", "old", "--limit", "2", "--out", "exam"], monkeypatch) == 0
 
