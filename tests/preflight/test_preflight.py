@@ -21,6 +21,7 @@ from rich.console import Console
 import comas
 from comas.cli.preflight import training_with
 from comas.display import Display, amount
+from comas.evaluation import preflight as measured
 from comas.evaluation.preflight import (
     ANSWERS_FIRST,
     Advice,
@@ -333,6 +334,24 @@ def test_files_and_exports_are_no_bases(tmp_path: Path) -> None:
     (tmp_path / "team.toml").write_text("")
     for team in (tmp_path, tmp_path / "team.toml"):
         assert training_with([Advice(COMAS, "can learn", "")], [str(team)], []) is None
+
+
+def test_ctrl_c_leaves_the_figures_of_the_questions_that_are_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    async def stopped_in_the_third_part(context: Any, questions: Any, *more: Any) -> Any:
+        asked.append(len(questions))
+        if len(asked) == 4:  # a trial, the first ones, a part
+            raise asyncio.CancelledError
+        return await play_all(context, questions, *more)
+
+    monkeypatch.setattr(measured, "PART", 0.0)
+    monkeypatch.setattr(measured, "play_all", stopped_in_the_third_part)
+    found = preflight("tiny", questions=60, answers=2, max_tokens=24)
+    assert asked == [1, 4, 16, 16]
+    assert (found.interrupted, found.questions) == (True, 20)
 
 
 @pytest.mark.parametrize("minutes", [math.inf, math.nan, 0.0, -1.0])

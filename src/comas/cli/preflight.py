@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from comas.cli.output import Json, print_json, print_note, split
 from comas.config.systems import is_run
 from comas.display import clean, watcher
 from comas.evaluation.preflight import ANSWERS_FIRST, Advice, Preflight, run_preflight
+from comas.exit_codes import STOPPED
 from comas.models.sources import is_shipped, team_file
 from comas.program import command
 from comas.stats import Interval, spelt
@@ -56,11 +58,14 @@ def preflight(
         result = run_preflight(bases, settings, questions, answers, not no_labels, hook, minutes)
     if json_:
         print_json(ctx, result.record())
-        return
-    _show(result)
-    keys = [argument for argument in arguments or () if argument not in bases]
-    if training := training_with(result.methods, bases, keys):
-        print(f"next: {command()} {training}")
+    else:
+        _show(result)
+        keys = [argument for argument in arguments or () if argument not in bases]
+        if training := training_with(result.methods, bases, keys):
+            print(f"next: {command()} {training}")
+    if result.interrupted:
+        print_note(f"interrupted: these are the figures of {result.questions} questions")
+        sys.exit(STOPPED)
 
 
 def training_with(

@@ -11,6 +11,7 @@ Leaves out: training, other wordings than those of the methods.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import random
@@ -73,6 +74,8 @@ FORMS: Mapping[str, JudgeMode] = {
     "score=p_true": "p_true after criticism",
 }
 """Options of comas -> the mode of its judges."""
+PART = 2.0
+"""Minutes that a part of the questions takes, about: no more than it is lost by Ctrl-C."""
 FIRST = 4
 """Questions that are asked before it is said how long the others take."""
 FEW = 16
@@ -172,6 +175,8 @@ class Preflight:
     step_minutes: float
     """Minutes to answer the questions of a step eight times each, without judging and learning."""
     notes: Sequence[str]
+    interrupted: bool = False
+    """Whether Ctrl-C ended it before all questions were asked."""
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, which has no infinity and no number that is none: those are null."""
@@ -283,18 +288,21 @@ def run_preflight(
         )
         tried = replace(team.context(options={}, state={}), method=replace(plays, play=trial))
         run_sync(play_all(tried, asked_questions[:1], "trial"))
-        episodes = run_sync(_played(context, asked_questions, pulse, minutes))
+        episodes, interrupted = run_sync(_played(context, asked_questions, pulse, minutes))
         seconds = time.monotonic() - began
         asked_questions = asked_questions[: len(episodes)]
-        return examined(team, asked_questions, episodes, answers, labels, seconds)
+        result = examined(team, asked_questions, episodes, answers, labels, seconds)
+        return replace(result, interrupted=interrupted)
     finally:
         team.close()
 
 
 async def _played(
     context: GameContext, questions: Sequence[Question], pulse: Pulse, minutes: float | None
-) -> list[Episode]:
-    """Ask the first questions, say how long the others take, and ask as many as fit into `minutes`.
+) -> tuple[list[Episode], bool]:
+    """Ask the first questions, say how long the others take, and ask as many as fit into `minutes`,
+    in parts. Returns what is complete, and whether Ctrl-C ended it; before the first questions are
+    complete, Ctrl-C is raised.
 
     Texts do not depend on how questions are divided.
     """
@@ -320,8 +328,17 @@ async def _played(
         if rest:
             left = spelt(each * len(rest))
             pulse.hook.note(f"about {left} for the other {len(rest)} questions")
-            episodes += await play_all(context, rest, "preflight")
-    return episodes
+        at_once = max(FEW, int(60 * PART / each))
+        try:
+            for start in range(0, len(rest), at_once):
+                part = rest[start : start + at_once]
+                episodes += await play_all(context, part, "preflight")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()  # the figures of what is complete are still to be made
+            return episodes, True
+    return episodes, False
 
 
 def few(count: int) -> str:
