@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import platform
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,16 +30,10 @@ ROOT = Path("/")
 """Below it lie `proc` and `sys`."""
 UNLIMITED = 2**60
 """A limit of a control group from which on it is none: version 1 writes a number next to 2**63."""
-VERSION_2 = [
-    (below, limit, "memory.current", "inactive_file")
-    for below in ("", "unified")  # alone, or beside version 1
-    for limit in ("memory.max", "memory.high")
-]
-VERSION_1 = [
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-]
-"""Files of control groups: the folder below where they are mounted, the files with a limit and with
-what is used, and the name in memory.stat of what the kernel can drop.
+VERSION_2 = [(limit, "memory.current", "inactive_file") for limit in ("memory.max", "memory.high")]
+VERSION_1 = [("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")]
+"""Files of control groups with a limit and with what is used, and the name in memory.stat of what
+the kernel can drop.
 """
 LARGE_BLOCK = 2**20
 """Bytes from which on a block of memory goes back to the system when it is freed."""
@@ -132,29 +127,39 @@ def linux_memory(root: Path) -> DeviceMemory:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use, in bytes, of the control groups that this process is in, and of those above
-    them; what the kernel can drop at once is no use.
+    """Limit and use, in bytes, of this process's control groups; what the kernel can drop at once
+    is no use.
+    """
+    for folder, is_version_1 in _groups(root, "memory"):
+        for limit, used, droppable in VERSION_1 if is_version_1 else VERSION_2:
+            try:
+                most = int((folder / limit).read_text("utf-8"))  # `max`, no number, is no limit
+                taken = int((folder / used).read_text("utf-8"))
+            except (OSError, ValueError):
+                continue
+            if most < UNLIMITED:
+                dropped = _numbers(folder / "memory.stat").get(droppable, 0)
+                yield most, max(0, taken - dropped)
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of the control groups that this process is in, and of those above them, each with
+    whether it is one of version 1.
 
     In a container the path may be that of the machine, and only the root is there.
     """
     for line in _lines(root / "proc" / "self" / "cgroup"):
         _, _, rest = line.partition(":")
         controllers, colon, place = rest.partition(":")
-        if not colon or "\0" in line or (controllers and "memory" not in controllers.split(",")):
+        if not colon or "\0" in line or (controllers and controller not in controllers.split(",")):
             continue
-        for below, limit, used, droppable in VERSION_1 if controllers else VERSION_2:
+        for below in (controller,) if controllers else ("", "unified"):  # alone, or beside 1
             mounted = root / "sys" / "fs" / "cgroup" / below
             here = mounted / place.strip("/")
-            above = [p for p in here.parents if p == mounted or mounted in p.parents]
-            for folder in (here, *above):
-                try:
-                    most = int((folder / limit).read_text("utf-8"))  # `max`, no number, is no limit
-                    taken = int((folder / used).read_text("utf-8"))
-                except (OSError, ValueError):
-                    continue
-                if most < UNLIMITED:
-                    dropped = _numbers(folder / "memory.stat").get(droppable, 0)
-                    yield most, max(0, taken - dropped)
+            yield here, bool(controllers)
+            for above in here.parents:
+                if above == mounted or mounted in above.parents:
+                    yield above, bool(controllers)
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -185,10 +190,25 @@ def _physical() -> int | None:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use."""
+    """CPUs that this process may use: those that it may run on, or fewer where a control group
+    (`docker run --cpus`) gives it the time of fewer.
+    """
+    count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    return min([count, *(max(1, math.ceil(quota)) for quota in cpu_quotas(ROOT))])
+
+
+def cpu_quotas(root: Path) -> Iterator[float]:
+    """CPUs whose time each control group of this process gets, of those that have a limit."""
+    for folder, is_version_1 in _groups(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_version_1 else ("cpu.max",)
+        texts = [line for name in names for line in _lines(folder / name)]
+        numbers = " ".join(texts).split()
+        if len(numbers) == 2 and all(map(str.isdecimal, numbers)):  # otherwise -1 or `max`
+            quota, period = map(int, numbers)
+            if quota and period:
+                yield quota / period
 
 
 def use_threads(count: int | None) -> None:
@@ -378,7 +398,16 @@ def _commit() -> str | None:
 
 def processor() -> str:
     """Return the processor's name, as far as it can be learnt."""
-    model_names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
-    if model_names:
-        return model_names[0].split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    lines = [line.partition(":") for line in _lines(Path("/proc/cpuinfo"))]
+    facts = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    if "model name" in facts:
+        return facts["model name"]
+    name = platform.processor() or platform.machine()
+    if "CPU part" in facts:  # ARM has numbers alone
+        return f"{name} {facts.get('CPU implementer', '')} {facts['CPU part']}"
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        with suppress(OSError, subprocess.CalledProcessError):
+            told = subprocess.run(command, capture_output=True, text=True, check=True)
+            return told.stdout.strip() or name
+    return name

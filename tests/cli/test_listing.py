@@ -63,6 +63,8 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     comas.train(out="runs/other", steps=0, test_questions=0, method="ttrl", **keys)
     (tmp_path / "runs" / "broken").mkdir()
     (tmp_path / "runs" / "broken" / "config.toml").write_text("steps = ")
+    of_later = tmp_path / "runs" / "other" / "config.toml"
+    of_later.write_text(of_later.read_text().replace("[agents.a0]\n", "[agents.a0]\nlater = 1\n"))
     held = files.lock(tmp_path / "runs" / "other", "run")
     records = {record["run"]: record for record in listed("runs", monkeypatch, capsys)}
     held.release()

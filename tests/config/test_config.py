@@ -438,3 +438,22 @@ def test_hosts_elsewhere_of_0_1_are_actors(
     assert len(caplog.records) == len(wanted)
     assert all(said in caplog.text for said in wanted)
     assert ("RAY_ADDRESS" in caplog.text) == ("address" in former)
+
+
+def test_other_bases_get_the_optimizer_of_the_tasks_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    asked = ("task=gsm8k", "data=questions.jsonl")
+    assert resolved("hosts.home.base=./m", *asked).betas == (0.9, 0.999)
+    assert resolved(*asked).betas == OURS["betas"]
+    judged = ("agents.a.base=./m", "agents.a.frozen=true", "agents.b.base=tiny")
+    assert resolved(*judged, *asked).betas == OURS["betas"]
+
+
+def test_rates_of_a_methods_team_are_for_its_own_base() -> None:
+    own = resolved("method=self_redteam")
+    other = resolved("method=self_redteam", "hosts.home.base=tiny-b")
+    assert (own.agents["attacker"].lr, other.agents["attacker"].lr) == (1e-3, None)

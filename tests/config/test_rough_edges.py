@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from comas.config.schema import read, settings_of
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.spec import EvaluationPlan
 from comas.machine import use_threads
+from comas.questions.checked import of_run
 from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.run import Run
+from comas.tasks import pick
 from comas.types import UserMistake
+from tests.support import runs
 from tests.support.command import run
 from tests.support.runs import run_of
 
@@ -330,3 +334,10 @@ def test_a_report_says_how_long_the_steps_took(
     (metrics,) = Run.open(trained).metrics()
     assert said["step_seconds"] == round(metrics["seconds"], 3)
     assert said["seconds"] is None
+
+
+def test_a_held_out_question_that_is_trained_on_too_is_refused() -> None:
+    same = pick.make_question((1, 2, 4, 5), 7, "three")
+    task = replace(pick.task, load=lambda split, **_: [same])
+    with pytest.raises(UserMistake, match="1 held-out questions are also trained on"):
+        of_run(runs.planned([]).config, task, print)

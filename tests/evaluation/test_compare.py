@@ -277,6 +277,7 @@ def test_few_questions_on_which_all_agree_are_no_certainty() -> None:
         cell(list("r")), runs=[games("a", ["r"]), games("a", ["w"]), games("a", ["w"])]
     )
     assert report.accuracy(one) == (pytest.approx(1 / 3), 0.0, 1.0, 1)
+    assert report.accuracy(cell(["rr", "ww", "rr"], agents="ab")) == wilson(2, 3)
     better = report.difference(
         cell(["ww", "ww"], agents="ab"), cell(["rr", "rr"], "B", agents="ab")
     )
@@ -500,3 +501,7 @@ def test_differences_that_are_equal_but_for_rounding_are_equal(value: float) -> 
 def test_more_answers_than_there_are_cannot_be_drawn(n: int, right: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"pass@{k} of {n}"):
         pass_at(n, right, k)
+
+
+def test_a_cell_of_several_runs_is_complete_where_all_of_them_are() -> None:
+    assert report.cell_record(cell(list("rwr"), runs=2))["complete"] == 1.0

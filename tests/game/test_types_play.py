@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from comas.game.agent import Agent, EpisodeRecord, TeamMember, derive_seed
-from comas.game.play import GameContext, play_all, settle_all, turn_rewards
+from comas.game.play import GameContext, finished_of, play_all, settle_all, turn_rewards
 from comas.objective.credit import grpo
 from comas.tasks import pick
 from comas.testing import (
@@ -25,6 +25,7 @@ from comas.testing import (
     check_method,
     check_task,
     check_wording,
+    golden_script,
     scripted_context,
     scripted_team,
 )
@@ -419,9 +420,14 @@ def pay_what_can_be_read(episodes: Sequence[Episode], task: Task) -> None:
 
 
 def test_a_draft_that_the_script_made_unreadable_leaves_no_group_of_one() -> None:
-    """One reply of a group can be read, the other cannot: the method compares them all the same."""
     method = replace(game(two_drafts), settle=pay_what_can_be_read, credit=grpo)
-    check_method(method, pick.task, [Q, R], lambda *ask: "1" if ask[2].endswith(" 0") else "?")
+
+    def second_of_q_unreadable(policy: str, role: str, prompt: str, seed: int) -> str:
+        return "?" if prompt == f"{Q.prompt} 1" else "1"
+
+    check_method(method, pick.task, [Q, R], second_of_q_unreadable)
+    with pytest.raises(AssertionError, match="nobody would learn"):  # the second is never rewarded
+        check_method(method, pick.task, [Q, R], lambda *ask: "1" if ask[2].endswith(" 0") else "?")
 
 
 def odd(**changes: Any) -> Task:
@@ -564,3 +570,9 @@ def test_no_label_is_in_reach_of_a_game_that_is_not_supervised(supervised: bool)
     assert reached == [supervised]
     assert episode.question == Q
     assert [turn.text for turn in episode.turns] == ["so"]
+
+
+def test_settlements_get_games_in_the_order_of_their_ids() -> None:
+    context, _ = scripted_context(game(one), pick.task, golden_script)
+    episodes = [Episode(f"0/{name}/0", Q) for name in "cab"]
+    assert [episode.id for episode in finished_of(context, episodes)] == ["0/a/0", "0/b/0", "0/c/0"]

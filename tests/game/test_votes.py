@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from comas.game.votes import alike, by_answer
+from comas.game.votes import alike, by_answer, most_frequent
 from comas.tasks import pick
 from comas.types import Turn
 
@@ -39,3 +39,8 @@ def test_places_of_equal_answers(answers: list[str | None], groups: list[list[in
 def turn(name: str, answer: str | None) -> Turn:
     said = answer or ""
     return Turn(name, "a", "h/a", "solution", "", said, True, 0, info={"answer": answer})
+
+
+def test_an_answer_that_cannot_be_read_counts_among_all_and_for_nobody() -> None:
+    said = [turn(f"s{n}", answer) for n, answer in enumerate(("7", None, "7", None))]
+    assert most_frequent(said, TASK) == ("7", 0.5)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import comas
+from comas.config.plan import plan
 from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
 from comas.hosts.local import make_local_host
@@ -238,6 +239,20 @@ def test_a_key_api_of_an_own_kind_makes_it_no_endpoint(
     keys = {**TEAM, "out": str(tmp_path / "r")}
     result = comas.train(hosts={"home": {"base": str(untaught)}, "mine": table}, **keys)
     assert not Run.open(result.run).config()["agents"]["a1"]["frozen"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("concurrency", 8), ("engine", "mine"), ("cpus", 2), ("rank", 4)]
+)
+def test_a_key_that_the_table_of_a_file_has_is_its_own(
+    key: str, value: Any, kind: Path, tmp_path: Path
+) -> None:
+    """As the error says that refuses it elsewhere."""
+    own = f"{key}: {type(value).__name__} | None = None"
+    kind.write_text(kind.read_text().replace("layers: int = Field(1, ge=1)", own))
+    table = {"kind": str(kind), key: value}
+    planned = plan(read(None, {"hosts": {"home": {}, "mine": table}, "agents": TEAM["agents"]}))
+    assert getattr(planned.host("mine").table, key) == value
 
 
 def test_a_kind_in_somebody_elses_file_runs_nothing_unasked(kind: Path, tmp_path: Path) -> None:

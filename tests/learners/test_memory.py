@@ -514,3 +514,22 @@ def test_slices_of_prompts_and_of_draws_change_no_text(
     for a, b in zip(wanted, texts(36), strict=True):
         np.testing.assert_array_equal(a.token_ids, b.token_ids)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)
+
+
+def test_a_step_that_has_updated_weights_is_not_taken_anew_for_want_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = FullLearner({"p": llama()}, Recipe(1e-3), replace(METHOD, minibatches=2), 0)
+    calls: list[int] = []
+    real = FullLearner.backward
+
+    def backward(self: FullLearner, *arguments: Any) -> None:
+        calls.append(1)
+        real(self, *arguments)
+        if len(calls) == 2:  # of the second update
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(FullLearner, "backward", backward)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        learner.step({"p": rows()})
+    assert not learner.recipe.halved

@@ -106,6 +106,28 @@ def test_available_memory_is_the_least_that_the_kernel_and_the_control_groups_le
     assert machine.linux_memory(tmp_path) == DeviceMemory(3_300_000, 4_000_000)
 
 
+def test_cpus_are_those_whose_time_the_control_groups_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(path: str, text: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert machine.usable_cpus() == 64
+    put("proc/self/cgroup", "3:cpu,cpuacct:/jobs\n0::/user/session\n")
+    put("sys/fs/cgroup/user/session/cpu.max", "max 100000\n")
+    put("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "-1\n")
+    put("sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n")
+    assert machine.usable_cpus() == 64
+    put("sys/fs/cgroup/user/cpu.max", "250000 100000\n")
+    assert list(machine.cpu_quotas(tmp_path)) == [2.5]
+    assert machine.usable_cpus() == 3
+    put("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "50000\n")
+    assert machine.usable_cpus() == 1
+
+
 @pytest.mark.parametrize("odd", [b"", b"odd\n", b"4:memory\n", b"0::/a\0b\n", b"\xff\xfe0::/\n"])
 def test_a_control_group_that_cannot_be_read_is_no_limit(odd: bytes, tmp_path: Path) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)

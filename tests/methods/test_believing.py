@@ -520,3 +520,18 @@ def test_of_expected_scores_the_mark_that_is_said_is_paid_by_the_others_belief()
     second = 0.8 - ((0.8 * 0.7 + 0.2 * 0.3) + (0.9 * 0.5 + 0.1 * 0.5)) / 2
     third = 0.7 - ((0.8 * 0.2 + 0.2 * 0.8) + (0.1 * 0.5 + 0.9 * 0.5)) / 2
     assert pays_of(episodes, "a") == pytest.approx([first, second, third])
+
+
+def test_a_work_that_a_judge_has_judged_twice_counts_by_the_mean_of_both() -> None:
+    said = [
+        turn(f"c{n}", "scoring", "s", agent="b", score=score)
+        for n, score in enumerate((3, 3, 1, None))
+    ]
+    episode = Episode("e", QUESTIONS[0], [turn("s", "solution"), *said])
+    assert comas_peer._accepted([episode]) == {"h/b": {"s": 2 / 3}}
+
+
+def test_a_small_majority_is_judged_beside_as_many_of_many_others() -> None:
+    said = [turn(f"s{n}", "solution", answer=answer) for n, answer in enumerate("77123")]
+    works = comas_votes.chosen_works(said, random.Random(0), sums.task, 3, "random", True)
+    assert [side for _, side in works] == [True, True, False, False]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,9 +34,9 @@ from comas.tasks import benchmarks, mbpp
 from comas.testing import Scripted, check_method, cut, discuss
 from comas.types import CannotBePlayed, Episode, Question, Reply, Task, Turn, UserMistake
 from tests.support import runs
+from tests.support.platforms import needs_sandbox
 from tests.support.scripts import POWER, PRODUCT, SQUARE, TWICE, block, programmer
 
-needs_sandbox = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 needs_data = pytest.mark.skipif(
     "COMAS_DATA" not in os.environ, reason="COMAS_DATA names no folder with samples"
 )

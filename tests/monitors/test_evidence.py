@@ -234,3 +234,9 @@ def test_more_values_a_step_are_seen_sooner_and_a_start_of_one_never() -> None:
     assert sorted(after, key=lambda steps: -(steps or 0)) == after
     assert after[0] != after[-1]
     assert seen_after(hypothesis, 0.001, Expected(0.95, 200, 4.0), 500) is None
+
+
+def test_half_of_the_error_is_the_evidences() -> None:
+    assert Trial(Hypothesis("worse", "it is worse", 0.1), 0.02).level == pytest.approx(
+        math.log(100)
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from comas.monitors import late_fall, rejections, unreadable
+from comas.monitors.evidence import highest_mean
 from comas.monitors.monitor import Seen
 from comas.types import COMMON_KINDS, Episode, Question, Turn
 
@@ -81,3 +83,13 @@ def test_a_fall_is_measured_from_the_lower_end_of_the_best() -> None:
     assert sum(second.values) == 100
     third = monitor.read(Seen(59, [], validated=good))["fallen"]
     assert third.start == second.start
+
+
+def test_limits_of_a_run_share_its_error() -> None:
+    monitor = late_fall.watch()
+    good = [1.0] * 80 + [0.0] * 20
+    for step, shares in enumerate(([0.0] * 100, good)):
+        monitor.read(Seen(step, [], validated=shares))
+    third = monitor.read(Seen(2, [], validated=good))["fallen"]
+    of_second = late_fall.ERROR * 6 / math.pi**2 / 4
+    assert third.start == pytest.approx(highest_mean(0.2, 100, of_second))

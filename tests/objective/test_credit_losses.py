@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comas.objective.credit import grpo, kl_to_go, reinforce_pp, rloo
+from comas.objective.credit import filtered, grpo, kl_to_go, reinforce_pp, rloo, surprise
 from comas.objective.losses import Batch, clipped, plain
 from comas.types import Row
 
@@ -403,3 +405,26 @@ def test_losses_are_per_token_and_of_the_same_shape() -> None:
             Batch(advantages[1:2, 2:3], old[1:2, 2:3], made.mask_BT[1:2, 2:3]),
         )
         assert one.item() == whole[1, 2].item()
+
+
+def test_a_bonus_for_entropy_pays_what_is_less_likely_than_the_mean_of_what_was_generated() -> None:
+    said = replace(row(1.0), logprobs_T=np.array([-9.0, -9.0, -1.0, -3.0], np.float32))
+    np.testing.assert_allclose(surprise(said, 0.5), [0, 0, -0.5, 0.5])
+    (paid,) = reinforce_pp([said], {}, normalise="none", entropy=0.5)
+    np.testing.assert_allclose(paid, [0, 0, 0.5, 1.5])
+    other = replace(said, reward=-1.0)
+    with_bonus, bare = (
+        reinforce_pp([said, other], {}, normalise="all", entropy=weight)[0] for weight in (0.5, 0.0)
+    )
+    np.testing.assert_allclose(with_bonus - bare, [0, 0, -0.5, 0.5])
+
+
+def test_rows_without_a_group_are_compared_with_nobody() -> None:
+    for form in (grpo, rloo):
+        assert not any(a.any() for a in form([row(1.0), row(0.0)], {}))
+
+
+def test_what_is_worth_no_more_than_the_bound_is_not_kept() -> None:
+    paid = [row(value) for value in (0.0, 0.5, 1.0)]
+    assert [a.tolist() for a in filtered(paid, {})] == [[0] * 4, [0, 0, 1, 1], [0, 0, 1, 1]]
+    assert [a.any() for a in filtered(paid, {}, above=0.5)] == [False, False, True]

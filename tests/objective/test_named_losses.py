@@ -63,3 +63,14 @@ def test_cispo_clips_the_weight_and_leaves_no_token_out() -> None:
     cispo(logprobs, batch_of([[1.0, 2.0], [0.0, 0.0]])).sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == pytest.approx([-1.28, -0.02])
+
+
+def test_gspo_of_a_reply_without_tokens_has_no_gradient() -> None:
+    logprobs = ratios([1.2, 0.9], [1.0, 1.0])
+    mask = torch.tensor([[True, True], [False, False]])
+    batch = Batch(
+        torch.ones(2, 2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64), mask
+    )
+    torch.where(mask, gspo(logprobs, batch, clip=0.5, clip_high=0.5), 0.0).sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad[1].tolist() == [0.0, 0.0]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comas.objective.credit import grpo, reinforce_pp, rloo
+from comas.objective.rewards import likeness
 from comas.objective.spread import centred, is_flat, standardised
 from comas.training.metrics import signal_in
 from comas.types import Row, Turn
@@ -120,3 +121,7 @@ def test_none_and_one_are_flat() -> None:
     assert standardised([3.0]).tolist() == [0.0]
     assert is_flat([])
     assert is_flat([3.0])
+
+
+def test_texts_are_alike_from_half_a_likeness_and_counted_among_all() -> None:
+    assert likeness(["a b c", "a b d", None, "x"]) == [0.5, 0.5, 0.0, 0.25]

@@ -355,7 +355,7 @@ def test_two_agents_of_one_name_are_refused(
     ]
     assert run(["train", *given], monkeypatch) == 2
     assert (
-        "policies A, a: two would share a folder where capitals do not count"
+        "policies A, a: two would share files where capitals do not count"
         in capsys.readouterr().err
     )
 

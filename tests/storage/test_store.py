@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import shutil
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import pytest
 
@@ -235,6 +238,54 @@ def test_what_is_printed_every_reader_of_json_takes() -> None:
     json.dumps(strict(loop))
 
 
+def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on NFS, as long as a process has mapped a file of it."""
+    remove = shutil.rmtree
+
+    def busy(path: Path, **keys: Any) -> None:
+        if path.name == "step-1":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+        remove(path, **keys)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    for number in range(3):
+        step(run, number)
+        checkpoint(run, number + 1)
+    assert sorted(run.steps_kept()) == [1, 2, 3]
+    assert "step-1 cannot be removed (Directory not empty)" in caplog.text
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    step(run, 3)
+    checkpoint(run, 4)
+    assert sorted(run.steps_kept()) == [3, 4], "the next commit has tried again"
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_warned_of(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refused)
+    files.lock(tmp_path, "run").release()
+    assert "this disk has no locks" in caplog.text
+
+
+def test_a_disk_that_forces_no_folders_holds_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(handle: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    files.sync(tmp_path)
+    (tmp_path / "x").write_text("x")
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.sync(tmp_path / "x")
+
+
 def test_a_line_that_a_full_disk_cuts_short_damages_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,3 +325,56 @@ def test_a_log_of_games_takes_what_a_run_takes(tmp_path: Path) -> None:
     log.close(seconds=0.0)
     again = Log(tmp_path / "games.jsonl")
     assert again.found["q"]["info"] == {"margin": 0.5, "seen": [1, 2], "by": {"('a', 1)": 2}}
+
+
+def contents(path: Path) -> Any:
+    return sorted(os.listdir(path)) if path.is_dir() else path.read_bytes()
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    """Inode -> what of it a power cut leaves; a process that dies loses nothing."""
+    kept: dict[int, Any] = {}
+    real = files.sync
+
+    def sync(path: Path) -> None:
+        real(path)
+        kept[path.stat().st_ino] = contents(path)
+
+    monkeypatch.setattr(files, "sync", sync)
+    return kept
+
+
+def test_all_that_a_marker_counts_is_on_the_disk_before_it_moves(
+    run: Run, on_disk: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[Path] = []
+    move = os.replace
+
+    def replace(old: Path, new: Path) -> None:
+        if new.name == "commit.json":
+            parts = [run.path / "metrics.jsonl", old]
+            parts += [
+                p
+                for n in ("episodes", "checkpoints")
+                for p in (run.path / n, *(run.path / n).rglob("*"))
+            ]
+            lost.extend(p for p in parts if on_disk.get(p.stat().st_ino) != contents(p))
+        move(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    for number in (0, 1):
+        step(run, number)
+        checkpoint(run, number + 1)
+    assert not lost
+    assert on_disk[run.path.stat().st_ino] == contents(run.path)
+
+
+def test_a_log_that_is_closed_and_a_file_that_is_cut_are_on_the_disk(
+    tmp_path: Path, on_disk: dict[int, Any]
+) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    log.close(seconds=1.0)
+    assert on_disk[log.path.stat().st_ino] == contents(log.path)
+    files.truncate(log.path, 3)
+    assert on_disk[log.path.stat().st_ino] == contents(log.path)

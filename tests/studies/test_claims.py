@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from comas.exit_codes import ALARMED
+from comas.stats import Interval
+from comas.studies import cells
 from comas.studies.cells import CellResult, figure_at
 from comas.studies.file import StudyFile
 from comas.studies.report import Declared, Report, p_of, verdicts_of
@@ -173,3 +178,41 @@ def test_a_difference_that_is_the_margin_is_not_beyond_it() -> None:
     found = study({"margin": 0.05}, seeds=5)
     assert p_of([0.55 - 0.5] * 5, found.claims[0]) == 1.0
     assert p_of([0.56 - 0.5] * 5, found.claims[0]) == 0.5**5
+
+
+def test_a_claim_of_less_is_contradicted_from_its_own_side_of_the_margin() -> None:
+    found = study({"direction": "below", "margin": 0.1})
+    (same,) = verdicts_of(found, rows(a=[0.49, 0.5, 0.51], b=[0.5, 0.5, 0.5]))
+    assert same.word == "contradicted"  # by 0.1 it is not less, whatever the rest
+
+
+def test_measures_of_a_run_and_of_its_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    came_to = SimpleNamespace(
+        steps=3,
+        tokens=9,
+        step_seconds=1.5,
+        accuracy={"before": Interval(0.25, 0, 1, 4), "after": Interval(0.5, 0, 1, 4)},
+        agents={"before": {"a0": 0.25, "a1": 0.25}, "after": {"a0": 0.75, "a1": 0.25}},
+    )
+    monkeypatch.setattr(cells, "result_of", lambda run: came_to)
+    run: Any = None
+    values = cells._own_values(
+        run, [{"validation": {"mean": 0.4}}, {}, {"validation": {"mean": 0.2}}]
+    )
+    assert values["lowest"] == 0.25
+    assert values["best"] == 0.4
+    assert (values["gain"], values["gain.a0"], values["gain.a1"]) == (0.25, 0.5, 0.0)
+
+
+def test_a_run_that_an_alarm_has_ended_is_done(tmp_path: Path) -> None:
+    setting: Any = SimpleNamespace(
+        name="a", keys={}, plan=SimpleNamespace(config=SimpleNamespace(threads=None))
+    )
+    cell = cells.Cell(setting, 0, tmp_path / "cell", {})
+
+    async def place(arguments: Sequence[str], log: Path, threads: int | None) -> int:
+        return ALARMED
+
+    assert asyncio.run(cells._commands(cell, place)) == ""
+    assert cell.trained
+    assert cell.failure is None

@@ -38,6 +38,7 @@ MISTAKES = {
     HEAD + "[settings.a.grid]\nlr = []": "lr has no values, so that the grid is empty",
     HEAD + "[settings.a.grid]\nlr = 1e-3": "lr = 0.001: a list of values is wanted",
     HEAD + "[settings.a]\ngrid = 3": "settings.a.grid is empty",
+    HEAD + "[settings.lr]\nlr=1e-3\n[settings.LR]\nlr=2e-3": "would have one folder, lr: rename",
     HEAD + "[settings.'a b']\n[settings.a-b]\nlr=1e-3": "would have one folder, a-b: rename one",
     HEAD + TWO + CLAIM.replace('"b"', '"c"'): "claim 1 (x): right: there is no 'c'",
     HEAD

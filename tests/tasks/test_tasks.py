@@ -12,15 +12,18 @@ import sys
 import types
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comas.answers import maths
 from comas.answers.numbers import canonical, quantity
 from comas.config.plugins import load_plugin
+from comas.questions.sources import DataSource, identity
 from comas.testing import check_task
 from comas.types import Question, Task, UserMistake
 from tests.support.checking import verdicts
+from tests.support.platforms import needs_sandbox
 
 DATA = os.environ.get("COMAS_DATA")
 needs_data = pytest.mark.skipif(
@@ -144,6 +147,7 @@ def test_scibench_asks_for_the_unit(tmp_path: Path) -> None:
     assert verdicts_of == ["right", "right", "right", "wrong"]
 
 
+@needs_sandbox
 def test_the_mix_has_each_kind_checked_its_own_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +363,7 @@ CODING = {
 
 
 @pytest.mark.parametrize("name", CODING)
+@needs_sandbox
 def test_coding_tasks(name: str, tmp_path: Path) -> None:
     rows = (
         [CODING[name]]
@@ -381,6 +386,7 @@ def test_coding_tasks(name: str, tmp_path: Path) -> None:
     assert task.verify(question, block("def root(")) == "wrong"
 
 
+@needs_sandbox
 def test_a_completion_gets_what_stands_before_its_function(tmp_path: Path) -> None:
     task = load_plugin("task", "humaneval")
     (question,) = task.load("test", path=str(write(tmp_path / "rows.jsonl", [CODING["humaneval"]])))
@@ -398,6 +404,7 @@ def test_tests_that_import_what_the_sandbox_has_not_are_refused(tmp_path: Path) 
         load_plugin("task", "humaneval").load("test", path=str(file))
 
 
+@needs_sandbox
 def test_what_the_setup_of_tests_binds_is_not_asked_of_the_program(tmp_path: Path) -> None:
     row = {
         **CODING["mbpp"],
@@ -424,3 +431,15 @@ def test_the_same_program() -> None:
     assert code.called(
         "import os\nassert f(1) == g(os.sep)\nfor i in range(3):\n    assert f(i) == abs(i)"
     ) == ["f", "g"]
+
+
+@pytest.mark.parametrize("turned", [1, -1])
+def test_a_text_that_stands_twice_keeps_its_answer(turned: int, tmp_path: Path) -> None:
+    lines = ['{"q": "a"}\n', '{"q": "a", "answer": "1"}\n']
+    (tmp_path / "f.jsonl").write_text("".join(lines[::turned]))
+
+    def make(row: Any, _: str) -> Question:
+        return Question(id=identity("t", row["q"]), prompt=row["q"], answer=row.get("answer"))
+
+    load = DataSource("t", None, ("q",)).loader(make)
+    assert [q.answer for q in load("test", str(tmp_path / "f.jsonl"))] == ["1"]

@@ -19,6 +19,7 @@ from comas.sandbox import Ran
 from comas.sandbox.jail import Limits
 from comas.tools import calculator, python, search
 from comas.types import ToolFailure, UserMistake
+from tests.support.platforms import needs_sandbox
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_what_is_no_arithmetic_is_refused_at_once(expression: str) -> None:
         ("import sys\nprint(1)\nsys.exit(0)", "1"),
     ],
 )
+@needs_sandbox
 def test_programs_say_what_they_print(program: str, printed: str) -> None:
     assert python.run(program, seconds=20) == printed
 
@@ -92,6 +94,7 @@ def test_programs_say_what_they_print(program: str, printed: str) -> None:
         ("printed = 3\nprint(1)\nraise SystemExit('bad')", "1"),
     ],
 )
+@needs_sandbox
 def test_a_program_that_ends_by_an_error_failed_and_says_what_it_printed(
     program: str, told: str
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_program_that_ends_by_an_error_failed_and_says_what_it_printed(
     assert str(failure.value) == told
 
 
+@needs_sandbox
 def test_a_program_is_held_by_walls_and_limits() -> None:
     with pytest.raises(ToolFailure, match="No such file"):
         python.run("open('/etc/passwd')", seconds=20)
@@ -235,6 +239,7 @@ def test_all_that_are_shipped_are_found_by_name() -> None:
     assert plugin_names("tool") == ["calculator", "python", "search"]
 
 
+@needs_sandbox
 def test_python_may_compute_as_long_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of the clock and of the processor are two limits."""
     limits: list[Limits] = []

@@ -247,10 +247,11 @@ def test_judges_whose_verdicts_no_game_notes_are_told_of(noted: bool, tmp_path: 
         lines = [line.replace('check.info["verdict"]', 'check.info["last"]') for line in lines]
     file.write_text("".join(lines))
     heard = Heard()
-    keys: dict[str, Any] = {"questions": 8, "method": str(file), "monitors": ["probes"]}
-    run_of(tmp_path / "r", Path("tiny-c"), steps=1, hooks=[heard], **keys)
-    unread = [note for note in heard.notes if "of 8 verdicts of the first step can be read" in note]
-    assert len(unread) == (not noted)
+    keys: dict[str, Any] = {"questions": 8, "test_questions": 0, "threads": 1, "max_tokens": 24}
+    out = str(tmp_path / "r")
+    comas.train(method=str(file), steps=1, monitors=["probes"], hooks=[heard], out=out, **keys)
+    told = [note for note in heard.notes if "its game notes no verdicts of its judges" in note]
+    assert len(told) == (not noted)
 
 
 def test_alarms_beyond_the_last_commit_are_dropped(untaught: Path, tmp_path: Path) -> None:
@@ -305,3 +306,15 @@ def test_a_monitor_that_fails_is_noted_and_dropped(
     file.write_text(LOUD.replace("FROM", "0"))
     comas.resume(run.path, steps=4)
     assert [step["monitors"] for step in run.metrics()] == [{}, {}, {}, {}], "it stays dropped"
+
+
+def test_a_run_goes_on_without_a_hypothesis_whose_values_are_read_otherwise_by_now(
+    untaught: Path, tmp_path: Path
+) -> None:
+    file = Path(loud(tmp_path, 9))
+    run = run_of(tmp_path / "r", untaught, steps=1, agents=1, monitors=[str(file)])
+    file.write_text(file.read_text().replace(", 0.1),", ", 0.1, scale=2),"))
+    heard = Heard()
+    comas.resume(run.path, steps=2, hooks=[heard])
+    assert [list(step["monitors"]) for step in run.metrics()] == [["loud"], []]
+    assert any("values of 'worse' were read otherwise" in note for note in heard.notes)

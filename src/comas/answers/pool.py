@@ -86,7 +86,7 @@ class Workers:
 
     def _start(self) -> subprocess.Popen[str]:
         worker = subprocess.Popen(
-            [sys.executable, "-m", self.module],
+            [sys.executable, "-P", "-m", self.module],  # -P: nothing of the current folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

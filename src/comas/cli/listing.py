@@ -163,7 +163,7 @@ def _run(run: Run) -> dict[str, str]:
     line = {"run": str(run.path), "when": when}
     try:
         result = result_of(run)
-    except (UserMistake, KeyError, TypeError, OSError) as error:
+    except (UserMistake, KeyError, TypeError, ValueError, OSError) as error:
         return {**line, "method": "", "base": "", "steps": "", "accuracy": "", "state": str(error)}
     config = result.config
     bases = {host.get("base", "") for host in config["hosts"].values()}

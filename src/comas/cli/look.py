@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -164,7 +165,8 @@ def view(
             print(server.url, flush=True)
             print("Ctrl-C ends it.", file=sys.stderr, flush=True)
         if not no_browser:
-            webbrowser.open(server.url)
+            # one in the terminal (lynx) returns when it ends, and asks this server before
+            threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
         server.serve_forever(poll_interval=0.2)
 
 

@@ -10,6 +10,7 @@ finding plug-ins (`config.plugins`), policies (`config.policies`), what fits int
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -27,7 +28,7 @@ from comas.config.plugins import (
     with_tools,
 )
 from comas.config.policies import PolicyPlan, policies_of, sources_of
-from comas.config.schema import Config, HostConfig, anchor_files, checked
+from comas.config.schema import Config, HostConfig, anchor_files, checked, own_keys_of
 from comas.game.play import room_of
 from comas.hosts.keys import TOKENS_PER_PASS
 from comas.hosts.plan import HostPlan, Lag
@@ -356,7 +357,8 @@ def key_variables(config: Config) -> frozenset[str]:
 
 def host_settings(name: str, host: HostConfig, policies: Sequence[PolicyPlan]) -> dict[str, Any]:
     """`[hosts.<name>]` with its learner; where tiny models are, with the bounds of its memory."""
-    check_plugin_name("engine", host.engine, f"hosts.{name}.engine")
+    if "engine" not in own_keys_of(host):
+        check_plugin_name("engine", host.engine, f"hosts.{name}.engine")
     sources = [policy.source for policy in policies if policy.host == name]
     table = host.model_dump()
     if not host.here:
@@ -368,6 +370,8 @@ def host_settings(name: str, host: HostConfig, policies: Sequence[PolicyPlan]) -
     layers = [host.model_dump(exclude_none=True), {"learner": "full" if whole else "adapters"}]
     if all(source.tiny for source in sources):
         layers.append(tiny_recipe()["host"])
+        if sys.platform == "darwin" and host.device == "auto":
+            table["device"] = "cpu"  # as elsewhere: nobody has run them on an Apple GPU
     return laid_over([*layers, table])
 
 

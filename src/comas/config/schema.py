@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -174,13 +174,12 @@ class AgentConfig(_Table):
 
 def learning_policies(agents: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Name the policies, `host/policy`, that learn in a run with this table `agents` in its config;
-    earlier selves do not.
+    earlier selves do not. Other keys are not looked at: a later version may have written some.
     """
-    members = {name: AgentConfig.model_validate(table) for name, table in agents.items()}
     learning = [
-        f"{member.host}/{member.policy_name(name)}"
-        for name, member in members.items()
-        if not member.frozen and member.lag is None
+        f"{table.get('host', 'home')}/{table.get('policy') or name}"
+        for name, table in agents.items()
+        if not table.get("frozen") and table.get("lag") is None
     ]
     return list(dict.fromkeys(learning))
 
@@ -445,15 +444,27 @@ def check_names(agents: Agents, hosts: Iterable[str]) -> None:
                 f"{kind} {name!r}: files are named after it: take letters, digits, - and _,"
                 " such as a0"
             )
-    if len({policy.casefold() for policy in policies}) < len(policies):  # macOS and Windows
-        raise ValueError(
-            f"policies {', '.join(sorted(policies))}: two would share a folder where capitals do"
-            " not count: rename one"
-        )
+    for kind, names in (("hosts", set(hosts)), ("policies", policies)):
+        if len({name.casefold() for name in names}) < len(names):  # macOS and Windows
+            raise ValueError(
+                f"{kind} {', '.join(sorted(names))}: two would share files where capitals do not"
+                " count: rename one"
+            )
+
+
+def own_keys_of(host: HostConfig) -> Collection[str]:
+    """Keys that a host of the user's own declares in the `Table` of its file."""
+    if type(host) is HostConfig:
+        return ()
+    table: type[BaseModel] = type(host).__bases__[0]
+    return table.model_fields.keys()
 
 
 def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
-    """Refuse a key that says nothing at this kind of host, or needs another one."""
+    """Refuse a key that says nothing at this kind of host, or needs another one; those that its
+    file declares say what the file makes of them.
+    """
+    own = own_keys_of(host)
     if host.kind in ("local", "ray", "api") and (host.kind == "api") != (host.api is not None):
         raise ValueError(
             f"hosts.{name}.kind is {host.kind!r}, and a host behind an API is one with"
@@ -464,12 +475,14 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
         tables |= {f"agents.{a}": agent for a, agent in agents.items() if agent.host == name}
         for key in ONLY_ADAPTERS:
             for table_name, table in tables.items():
-                if getattr(table, key) is not None:
+                if getattr(table, key) is not None and not (table is host and key in own):
                     raise ValueError(
                         f"{table_name}.{key} is for hosts.{name}.learner=adapters: set that, or"
                         " leave it out"
                     )
     for key in ONLY_API:
+        if key in own:
+            continue
         if getattr(host, key) != type(host).model_fields[key].default and host.api is None:
             raise ValueError(
                 f"hosts.{name}.{key} is for a host behind an API: set hosts.{name}.api, or leave it"
@@ -482,7 +495,7 @@ def check_keys_of_kind(name: str, host: HostConfig, agents: Agents) -> None:
                 " behind an API: leave it out"
             )
     for key in ONLY_RAY:
-        if getattr(host, key) is not None and not host.elsewhere:
+        if key not in own and getattr(host, key) is not None and not host.elsewhere:
             raise ValueError(
                 f"hosts.{name}.{key} is for a host elsewhere: set hosts.{name}.kind=ray, or leave"
                 f" it out (in what goes on, hosts.{name}.{key}=none)"

@@ -15,10 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from comas.learners.logprobs import Halves, token_logprobs
 from comas.learners.passes import Owned, Packs, Pass, pad, passes
@@ -443,6 +445,14 @@ def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> di
         row.turn: truncated_ratios(difference_T, row.mask_T, recipe.gap_clip)
         for row, difference_T in _differences(rows)
     }
+
+
+def moments_in(folder: Path) -> dict[str, torch.Tensor]:
+    """Read what a checkpoint has of a policy's optimizer, as copies: as long as tensors are views
+    of a file, some disks (NFS, Windows) do not remove its folder, which a later commit does.
+    """
+    moments = load_file(folder / "optimizer.safetensors")
+    return {name: moment.clone() for name, moment in moments.items()}
 
 
 def truncated_ratios(log_ratio_T: np.ndarray, mask_T: np.ndarray, bound: float) -> np.ndarray:

@@ -22,7 +22,7 @@ from comas.learners.logprobs import LOGITS, Halves, few_logits, halve
 from comas.learners.passes import Owned, Packs, can_share
 from comas.learners.precision import allow_recomputing, copy_in, one_thread, publish, working_copy
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, learn
+from comas.learners.step import Holder, learn, moments_in
 from comas.seams import Weights, WholeModel
 from comas.types import Meter, Method, Row, UserMistake
 
@@ -155,7 +155,7 @@ class FullLearner(Holder):
         """The inverse of `save`; the reference stays the policy at the start of the run."""
         for policy, model in self.models.items():
             _load_weights(model, path / policy)
-            moments = load_file(path / policy / "optimizer.safetensors")
+            moments = moments_in(path / policy)
             index = {name: i for i, (name, _) in enumerate(model.named_parameters())}
             state: dict[int, dict[str, torch.Tensor]] = {}
             for key, value in moments.items():

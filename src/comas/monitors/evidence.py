@@ -205,6 +205,7 @@ class Trial:
         """All that has to be known to go on, as JSON."""
         return {
             **self.evidence.as_record(),
+            "scale": self.hypothesis.scale,
             "readings": self.readings,
             "start_sum": self.start_sum,
             "start_count": self.start_count,

@@ -34,6 +34,10 @@ class Hypothesis:
     """Words of the alarm for the values: `0.42 lately`."""
     before: str = "at the start"
     """Words of the alarm for what they are compared with, where it is no start."""
+    scale: int = 1
+    """Version of what the values mean: raised where they are read otherwise than before, so that a
+    run goes on without a hypothesis whose start was read so.
+    """
 
 
 @dataclass(frozen=True)

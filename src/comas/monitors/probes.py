@@ -45,9 +45,12 @@ FEWEST = 20
 ORDER = ("proven", "strangers", "proven", "cut", "proven")
 """Kinds in turn: judges that reject whatever they read are the most frequent kind of collapse."""
 MARGIN = 0.1
-STRANGERS = Hypothesis("strangers", "judges accept answers of other questions", MARGIN)
-CUT = Hypothesis("cut", "judges accept answers that are cut in half", MARGIN)
-PROVEN = Hypothesis("proven", "judges reject work that they accepted at the start", MARGIN)
+# 0.1 counted verdicts, also of judges with a belief
+STRANGERS = Hypothesis("strangers", "judges accept answers of other questions", MARGIN, scale=2)
+CUT = Hypothesis("cut", "judges accept answers that are cut in half", MARGIN, scale=2)
+PROVEN = Hypothesis("proven", "judges reject work that they accepted at the start", MARGIN, scale=2)
+VERDICTS = {"belief", "score", "verdict", "said"}
+"""Notes on a judge's turn that say what it thinks of the work (`game.judgements`)."""
 ACCEPTED_IS_BAD = {"strangers": True, "cut": True, "proven": False}
 """Kind -> whether it is bad that it is accepted."""
 
@@ -74,12 +77,10 @@ class Probes(Monitor):
         judged = [game for game in games if acceptances(game, planted=False)]
         if any(map(is_posed, games)):
             return
-        judgements = sum(turn.kind == "judge" for game in games for turn in game.turns)
-        if judgements and not judged:
+        judgements = [turn for game in games for turn in game.turns if turn.kind == "judge"]
+        if judgements and not any(turn.info.keys() & VERDICTS for turn in judgements):
             raise CannotWatch(
-                f"none of {judgements} verdicts of the first step can be read: a game notes them as"
-                " info['verdict'] ('right', 'wrong') or info['score'] of judges' turns"
-                " (docs/extending.md)"
+                "its game notes no verdicts of its judges (docs/monitors.md#what-is-watched)"
             )
         bench = bench_of(context, judged)
         if not bench:

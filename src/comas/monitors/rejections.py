@@ -12,7 +12,7 @@ from statistics import fmean
 from comas.monitors.monitor import Hypothesis, Monitor, Reading, Seen, per_question
 from comas.monitors.planting import acceptances
 
-REJECTED = Hypothesis("rejected", "judges reject more than at the start", 0.07)
+REJECTED = Hypothesis("rejected", "judges reject more than at the start", 0.07, scale=2)
 
 
 def watch() -> Monitor:

@@ -24,6 +24,7 @@ import time
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from comas.sandbox import cgroup
@@ -176,6 +177,9 @@ class Jail:
                 os.kill(pid, 9)
             except (ProcessLookupError, PermissionError):
                 continue
+        if not PROC.is_dir() and not self.orphaned():  # nobody lists what it started
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, 9)
         if self.process is None:
             # what it was forked from is gone, which has taken it along
             with contextlib.suppress(OSError):
@@ -250,6 +254,7 @@ def isolation() -> str:
     return "none" if _chosen == "none" else _working()
 
 
+PROC = Path("/proc/self")
 _chosen = "auto"
 
 
@@ -271,8 +276,10 @@ def _working() -> str:
             return kind
     raise UserMistake(
         f"no sandbox can be built here ({'; '.join(failures)}): install bubblewrap (apt install"
-        " bubblewrap), or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1);"
-        " sandbox='none' runs programs that models write without one"
+        " bubblewrap), or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1,"
+        " user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0; in Docker"
+        " --security-opt seccomp=unconfined or --cap-add SYS_ADMIN); sandbox='none' runs programs"
+        " that models write without one"
     )
 
 

@@ -7,6 +7,7 @@ in it. Leaves out: what the files mean (`storage.run`).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -92,10 +93,17 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if not path.is_dir() or error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(handle)
 
 
+NO_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
+"""Errors of disks that know no fsync of folders, such as shared ones of virtual machines."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of disks that have no locks, such as NFS without a lock daemon."""
 LOCK = ".lock"
 """File in a folder by which one process at a time works on it."""
 
@@ -111,7 +119,9 @@ def lock(folder: Path, what: str) -> filelock.FileLock:
         raise UserMistake(
             f"{folder}: another process is working on this {what}; wait for it or stop it"
         ) from None
-    except NotImplementedError:  # some network disks have no locks
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
         logging.getLogger("comas").warning(
             "%s: this disk has no locks; make sure that no other process works on it", folder
         )

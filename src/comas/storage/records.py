@@ -128,7 +128,7 @@ def without_none(value: Any) -> Any:
     return value
 
 
-def moved_in(steps: Sequence[Mapping[str, Any]], learning: Iterable[str] = ()) -> dict[str, int]:
+def moved_in(steps: Sequence[Mapping[str, Any]], learning: Iterable[str]) -> dict[str, int]:
     """Count per policy, `host/policy`, the steps in which its gradient was not 0; those that learn
     are counted though nobody asked them.
     """

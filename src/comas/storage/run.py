@@ -273,7 +273,14 @@ class Run:
         newest = sorted(steps)[-KEEP:]
         needed = {*newest, best, *steps_held(self)}
         for old in set(steps) - needed:
-            shutil.rmtree(self.checkpoint_of(old))
+            try:
+                shutil.rmtree(self.checkpoint_of(old))
+            except OSError as error:  # NFS and Windows keep what a process has mapped
+                LOG.warning(
+                    "%s cannot be removed (%s): the next commit tries again",
+                    self.checkpoint_of(old),
+                    error.strerror,
+                )
 
     def checkpoint_of(self, step: int | Literal["new"]) -> Path:
         """The folder of a checkpoint, or of the one that is being written."""

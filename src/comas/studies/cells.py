@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import filelock
 import tomli_w
 
+from comas.children import python_path
 from comas.evaluation.runner import PLAN, REPORT
 from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
@@ -193,13 +194,13 @@ async def here(arguments: Sequence[str], log: Path, threads: int | None) -> int:
 
     Cancelled, it asks the process to end in order and waits for that; cancelled again, it kills it.
     """
-    environment = dict(os.environ)
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     with log.open("ab") as output:
         # a process group of its own: Ctrl-C is for us, who ask it to stop
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "comas.cli.entry", *arguments),
+            *(sys.executable, "-P", "-m", "comas.cli.entry", *arguments),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -319,8 +320,10 @@ async def _left_alone(folder: Path) -> None:
                 return
         except filelock.Timeout:
             await asyncio.sleep(0.1)
-        except NotImplementedError:
-            return
+        except OSError as error:
+            if error.errno in files.NO_LOCKS:
+                return
+            raise
 
 
 def _reason(cell: Cell, start: int, code: int) -> str:

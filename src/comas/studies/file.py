@@ -314,7 +314,7 @@ def described(study: StudyFile) -> list[tuple[str, Keys, bool]]:
     ]
     names: dict[str, str] = {}
     for name, _, _ in descriptions:
-        folder = slug(name)
+        folder = slug(name).casefold()
         if folder in names:
             raise UserMistake(
                 f"settings: {names[folder]!r} and {name!r} would have one folder,"
@@ -402,7 +402,7 @@ def check_measures(study: StudyFile, settings: Sequence[Setting]) -> None:
     names = [setting.name for setting in settings]
     folders: dict[str, str] = {}
     for name, measure in study.measures.items():
-        other = folders.setdefault(slug(name), name)
+        other = folders.setdefault(slug(name).casefold(), name)
         if other != name:
             raise UserMistake(f"measures {other!r} and {name!r} would have one folder")
         key = f"measures.{name}"

@@ -73,14 +73,21 @@ def check_method(
         )
     _check_credit(method, sorted({turn.role for turn in turns if turn.reward is not None}))
     if setting.get("samples", 1) >= method.samples:
-        # a reply that this script made unreadable has its place in a group all the same
-        _check_compared(method, [t for t in turns if t.reward is not None or t.group is not None])
+        # a reply that this script made unreadable is compared where its place in a game is rewarded
+        places = {_place_of(turn) for turn in turns if turn.reward is not None}
+        of_places = [turn for turn in turns if _place_of(turn) in places]
+        _check_compared(method, [t for t in of_places if t.reward is not None or t.group])
     joined = turn_rewards(episodes, context.members)
     counts = [len(rewards) for by_policy in joined.values() for rewards in by_policy.values()]
     assert sum(counts) == sum(turn.reward is not None for turn in turns), "rewards got lost"
     # what models do say: it may cost, never raise
     for reply in ("", " \n", "\x00<score>3", "?" * 999, cut(""), cut("1 + 2 =")):
         _check_turns(method, discuss(method, task, repeating(reply), questions, **setting))
+
+
+def _place_of(turn: Turn) -> str:
+    """Place of a turn in its game, whatever the question."""
+    return turn.id.split("/")[-1]
 
 
 def _check_kl(method: Method) -> None:

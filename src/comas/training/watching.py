@@ -204,11 +204,16 @@ class MonitorRunner:
             monitor.memory = memories[name]
         for (name, hypothesis), trial in self.trials.items():
             kept = record["trials"].get(f"{name}/{hypothesis}")
-            if kept is not None:
-                trial.take_up(kept)
-            elif name in self.monitors:
+            if name not in self.monitors:
+                continue
+            if kept is None:
                 reason = f"this run was begun when it had no hypothesis {hypothesis!r}"
                 self._drop(name, CannotWatch(reason))
+            elif kept.get("scale", 1) != trial.hypothesis.scale:
+                reason = f"this run was begun when values of {hypothesis!r} were read otherwise"
+                self._drop(name, CannotWatch(reason))
+            else:
+                trial.take_up(kept)
 
 
 def _figures(reading: Reading, trial: Trial) -> dict[str, Any]:

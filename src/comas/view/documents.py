@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from comas.config.schema import learning_policies
 from comas.storage import files
 from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
@@ -201,7 +202,7 @@ class RunDocuments:
             "config": self.config,
             "steps": self.steps(),
             "planned": self.config["steps"],
-            "moved": moved_in(self._metrics()),
+            "moved": moved_in(self._metrics(), learning_policies(self.config["agents"])),
             "rewarded_for": self.rewarded_for,
             "kinds": discussion.KINDS,
             "measured": {name: self._accuracy(name) for name in self._measured()},

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from comas.learners.logprobs import LOGITS, few_logits, halve
 from comas.learners.lora import peft_folder
@@ -23,7 +23,7 @@ from comas.learners.lora.population import Population
 from comas.learners.passes import Owned, Packs, can_share
 from comas.learners.precision import allow_recomputing
 from comas.learners.recipe import Recipe
-from comas.learners.step import Holder, learn
+from comas.learners.step import Holder, learn, moments_in
 from comas.seams import Adapter, Weights
 from comas.types import Meter, Method, Row
 
@@ -126,7 +126,7 @@ class AdapterLearner(Holder):
         """The inverse of `save`; the reference stays the policy at the start of the run."""
         for policy, optimizer in self.optimizers.items():
             peft_folder.load(self.population, policy, path / policy)
-            flat = load_file(path / policy / "optimizer.safetensors")
+            flat = moments_in(path / policy)
             state: dict[str, Any] = {"step": flat["step"]} if "step" in flat else {}
             for key in MOMENTS if state else ():
                 state[key] = torch.zeros_like(self._rows_N[policy])
