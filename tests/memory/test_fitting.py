@@ -18,7 +18,7 @@ from comas.config.plan import Plan
 from comas.engines import auto, vllm
 from comas.learners import precision as products
 from comas.learners.logprobs import few_logits
-from comas.machine import DeviceMemory
+from comas.machine import DeviceMemory, usable_cpus
 from comas.storage.run import Run
 from comas.team.build import run_sync
 from comas.training.start import resume_async
@@ -115,17 +115,17 @@ def test_cpus_are_those_whose_time_the_control_groups_give(
 
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert machine.usable_cpus() == 64
+    assert usable_cpus() == 64
     put("proc/self/cgroup", "3:cpu,cpuacct:/jobs\n0::/user/session\n")
     put("sys/fs/cgroup/user/session/cpu.max", "max 100000\n")
     put("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "-1\n")
     put("sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n")
-    assert machine.usable_cpus() == 64
+    assert usable_cpus() == 64
     put("sys/fs/cgroup/user/cpu.max", "250000 100000\n")
     assert list(machine.cpu_quotas(tmp_path)) == [2.5]
-    assert machine.usable_cpus() == 3
+    assert usable_cpus() == 3
     put("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "50000\n")
-    assert machine.usable_cpus() == 1
+    assert usable_cpus() == 1
 
 
 @pytest.mark.parametrize("odd", [b"", b"odd\n", b"4:memory\n", b"0::/a\0b\n", b"\xff\xfe0::/\n"])

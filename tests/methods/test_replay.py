@@ -39,5 +39,5 @@ def test_phases_are_replayed(tmp_path: Path) -> None:
         assert any(reward is not None for reward in recorded)
     with pytest.raises(UserMistake, match="has no step 2: it has 2"):
         replay(run, 2)
-    with pytest.raises(UserMistake, match=r"method spell needs .* does not note"):
-        replay(run, 1, method="spell")
+    with pytest.raises(UserMistake, match="method ttrl needs 'answer', which the game"):
+        replay(run, 0, method="ttrl")

@@ -362,7 +362,7 @@ def test_a_replay_refuses_other_words() -> None:
     context = GameContext(sft.method, demonstrations.task, [again], 0)
     (repeated,) = run_sync(play_all(context, [told], 0))
     assert repeated.turns[0].text == "r"
-    with pytest.raises(BaseExceptionGroup):
+    with pytest.raises(UserMistake, match="other words were given"):
         run_sync(play_all(context, [replace(told, answer="other")], 0))
 
 

@@ -21,7 +21,7 @@ from comas.cli.train import read_config
 from comas.config.mistakes import current_name
 from comas.config.plan import plan
 from comas.config.plugins import load_plugin, names_file
-from comas.config.schema import settings_of
+from comas.config.schema import learning_policies, settings_of
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
 from comas.evaluation.systems import greeted, named
@@ -177,14 +177,15 @@ def _documents(name: str) -> RunDocuments | EvaluationDocuments:
     if not Path(name).is_dir():
         raise UserMistake(f"{name}: there is no such folder; name a run or an evaluation")
     if not is_evaluation(name):
-        method = Run.open(name).config()["method"]
+        config = Run.open(name).config()
+        method = config["method"]
         rewarded_for: Mapping[str, str] = {}
         try:
             if not names_file(method):
                 rewarded_for = load_plugin("method", method).rewards
         except UserMistake as error:
             print_note(f"{error}; the page does not say what is rewarded")
-        return RunDocuments(name, rewarded_for)
+        return RunDocuments(name, rewarded_for, learning_policies(config.get("agents", {})))
     return EvaluationDocuments(name)
 
 

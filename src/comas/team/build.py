@@ -147,7 +147,7 @@ async def assemble(
     `accounts` are what they have cost in earlier processes on the run of `work`.
     """
     apis = api_hosts_of(plan)
-    spending.restore(apis, accounts or {}, work=work or Work())
+    spending.restore(apis, accounts or {}, work=work)
     if asks or plan.learns:
         await greet(apis, Sampling(plan.config.temperature) if asks else None, note)
     return build_team(plan, hosts=apis)

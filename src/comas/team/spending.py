@@ -79,13 +79,13 @@ def restore(
     mine: Mapping[str, Account],
     others: Sequence[Mapping[str, Account]] = (),
     *,
-    work: Work,
+    work: Work | None = None,
 ) -> None:
     """Go on counting where earlier processes of this `work` stopped; `others` count against the
     budgets of hosts of the same name.
     """
     for name, host in hosts.items():
-        host.ledger.work = work
+        host.ledger.work = work or Work()
         if name in mine:
             host.ledger.restore(mine[name])
         tokens = 0

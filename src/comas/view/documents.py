@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from comas.config.schema import learning_policies
 from comas.storage import files
 from comas.storage.alarms import read_alarms
 from comas.storage.game_log import logs_in
@@ -141,7 +140,16 @@ class RunDocuments:
     with its answers.
     """
 
-    def __init__(self, path: str, rewarded_for: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        rewarded_for: Mapping[str, str] | None = None,
+        learning: Sequence[str] = (),
+    ) -> None:
+        """`rewarded_for`: role -> words for what it is rewarded for; `learning`: the policies that
+        learn, `host/policy`.
+        """
+        self.learning = learning
         self.run = Run.open(path)
         self.config = self.run.config()
         self.rewarded_for = dict(rewarded_for or {})
@@ -202,7 +210,7 @@ class RunDocuments:
             "config": self.config,
             "steps": self.steps(),
             "planned": self.config["steps"],
-            "moved": moved_in(self._metrics(), learning_policies(self.config["agents"])),
+            "moved": moved_in(self._metrics(), self.learning),
             "rewarded_for": self.rewarded_for,
             "kinds": discussion.KINDS,
             "measured": {name: self._accuracy(name) for name in self._measured()},
