@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -451,6 +452,13 @@ def test_other_bases_get_the_optimizer_of_the_tasks_recipe(
     assert resolved(*asked).betas == OURS["betas"]
     judged = ("agents.a.base=./m", "agents.a.frozen=true", "agents.b.base=tiny")
     assert resolved(*judged, *asked).betas == OURS["betas"]
+
+
+def test_tiny_models_take_the_cpu_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolved().hosts["home"].device == "auto"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert resolved().hosts["home"].device == "cpu"
+    assert resolved("hosts.home.device=mps").hosts["home"].device == "mps"
 
 
 def test_rates_of_a_methods_team_are_for_its_own_base() -> None:

@@ -371,7 +371,7 @@ def host_settings(name: str, host: HostConfig, policies: Sequence[PolicyPlan]) -
     if all(source.tiny for source in sources):
         layers.append(tiny_recipe()["host"])
         if sys.platform == "darwin" and host.device == "auto":
-            table["device"] = "cpu"  # as elsewhere: nobody has run them on an Apple GPU
+            layers.insert(0, {"device": "cpu"})  # nobody has run them on an Apple GPU
     return laid_over([*layers, table])
 
 
