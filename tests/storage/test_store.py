@@ -261,12 +261,18 @@ def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
     assert sorted(run.steps_kept()) == [3, 4], "the next commit has tried again"
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOLCK, ""), OSError(errno.EOPNOTSUPP, ""), NotImplementedError("no flock")],
+)
 def test_a_disk_without_locks_is_warned_of(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refused(*_: Any) -> None:
-        raise OSError(code, os.strerror(code))
+        raise error
 
     monkeypatch.setattr(filelock.FileLock, "acquire", refused)
     files.lock(tmp_path, "run").release()

@@ -119,8 +119,8 @@ def lock(folder: Path, what: str) -> filelock.FileLock:
         raise UserMistake(
             f"{folder}: another process is working on this {what}; wait for it or stop it"
         ) from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
+    except (OSError, NotImplementedError) as error:  # older ones of filelock raise the latter
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
             raise
         logging.getLogger("comas").warning(
             "%s: this disk has no locks; make sure that no other process works on it", folder

@@ -320,10 +320,10 @@ async def _left_alone(folder: Path) -> None:
                 return
         except filelock.Timeout:
             await asyncio.sleep(0.1)
-        except OSError as error:
-            if error.errno in files.NO_LOCKS:
-                return
-            raise
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in files.NO_LOCKS:
+                raise
+            return
 
 
 def _reason(cell: Cell, start: int, code: int) -> str:
