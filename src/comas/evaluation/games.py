@@ -144,7 +144,7 @@ class _SideBySide:
         self.slots = asyncio.Semaphore(AT_ONCE)
         self.threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
         self.spent: BaseException | None = None
-        """The error of a budget that is spent: no further game begins."""
+        """The first error of a budget that is spent: no further game begins."""
         self.told = False
         """Whether a note has said that a verifier does not return."""
 
@@ -160,8 +160,9 @@ class _SideBySide:
             try:
                 await play_one(context, episode)
             except* BudgetSpent as errors:
-                self.spent = first(errors)
-                episode.error = str(self.spent)
+                error = first(errors)
+                episode.error = str(error)
+                self.spent = self.spent or error
         if self.spent is not None and episode.error:
             return
         if cut_off(episode):

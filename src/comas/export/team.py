@@ -207,9 +207,8 @@ def _team(job: Job, plugins: Mapping[str, str]) -> str:
         table[kind] = _place_here(table[kind], plugins)
     table["tools"] = [_place_here(tool, plugins) for tool in job.config.tools]
     if named := table.get("monitors"):
-        shipped = [name for name in named if not names_file(name)]
-        table |= {"monitors": shipped}
-        if not shipped:
+        table["monitors"] = [name for name in named if not names_file(name)]
+        if not table["monitors"]:
             del table["monitors"]  # an empty list would watch nothing; the default set does
     for policy, plan in reversed(list(job.plans.items())):  # a host's base is its first policy
         folder = f"./{policy}/{'adapter' if policy in job.adapters else 'model'}"

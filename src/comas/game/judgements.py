@@ -15,6 +15,8 @@ from comas.types import WORK, Turn
 
 SAYINGS = {"right": True, "wrong": False}
 """Verdict of an evaluation -> whether it accepts the work."""
+JUDGEMENT = {"belief", "verdict", "said", "score"}
+"""Notes on a judge's turn, `Turn.info`, of which `accepts` reads the first that is there."""
 POINTS = (1, 2, 3)
 """The scale of comas."""
 

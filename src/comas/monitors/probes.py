@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from comas.game.agent import derive_seed
+from comas.game.judgements import JUDGEMENT
 from comas.game.play import GameContext
 from comas.monitors.monitor import CannotWatch, Expected, Hypothesis, Monitor, Reading, Seen, due
 from comas.monitors.planting import (
@@ -49,8 +50,6 @@ MARGIN = 0.1
 STRANGERS = Hypothesis("strangers", "judges accept answers of other questions", MARGIN, scale=2)
 CUT = Hypothesis("cut", "judges accept answers that are cut in half", MARGIN, scale=2)
 PROVEN = Hypothesis("proven", "judges reject work that they accepted at the start", MARGIN, scale=2)
-VERDICTS = {"belief", "score", "verdict", "said"}
-"""Notes on a judge's turn that say what it thinks of the work (`game.judgements`)."""
 ACCEPTED_IS_BAD = {"strangers": True, "cut": True, "proven": False}
 """Kind -> whether it is bad that it is accepted."""
 
@@ -78,7 +77,7 @@ class Probes(Monitor):
         if any(map(is_posed, games)):
             return
         judgements = [turn for game in games for turn in game.turns if turn.kind == "judge"]
-        if judgements and not any(turn.info.keys() & VERDICTS for turn in judgements):
+        if judgements and not any(turn.info.keys() & JUDGEMENT for turn in judgements):
             raise CannotWatch(
                 "its game notes no verdicts of its judges (docs/monitors.md#what-is-watched)"
             )

@@ -119,13 +119,20 @@ def lock(folder: Path, what: str) -> filelock.FileLock:
         raise UserMistake(
             f"{folder}: another process is working on this {what}; wait for it or stop it"
         ) from None
-    except (OSError, NotImplementedError) as error:  # older ones of filelock raise the latter
-        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+    except (OSError, NotImplementedError) as error:
+        if not tells_no_locks(error):
             raise
         logging.getLogger("comas").warning(
             "%s: this disk has no locks; make sure that no other process works on it", folder
         )
     return held
+
+
+def tells_no_locks(error: Exception) -> bool:
+    """Whether an error of a lock says that the disk has none, which older filelocks tell apart."""
+    return isinstance(error, NotImplementedError) or (
+        isinstance(error, OSError) and error.errno in NO_LOCKS
+    )
 
 
 def digest(path: Path) -> str:

@@ -321,7 +321,7 @@ async def _left_alone(folder: Path) -> None:
         except filelock.Timeout:
             await asyncio.sleep(0.1)
         except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in files.NO_LOCKS:
+            if not files.tells_no_locks(error):
                 raise
             return
 
