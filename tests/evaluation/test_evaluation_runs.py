@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 import comas
 from comas.config.plan import plan
 from comas.config.schema import read, settings_of
+from comas.evaluation import games
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.setups import chosen_setup
 from comas.evaluation.spec import EvaluationPlan
@@ -159,6 +160,33 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
     _, watch = evaluated(EvaluationRun.open(folder))
     assert texts(folder) == texts(evaluation)
     assert len(watch.records) == len(texts(evaluation)) - len(kept)
+
+
+@pytest.mark.parametrize(("device", "most"), [("cpu", 4), ("cuda:0", 12)])
+def test_on_a_cpu_few_games_are_on_their_way_at_once(
+    device: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what ends an evaluation of single answers costs those, not all of them."""
+    real = LocalHost.ask
+    waiting: set[str] = set()
+    counts: list[int] = []
+
+    async def counting(self: LocalHost, ask: Ask) -> Any:
+        waiting.add(ask.turn)
+        counts.append(len(waiting))
+        try:
+            return await real(self, ask)
+        finally:
+            waiting.remove(ask.turn)
+
+    monkeypatch.setattr(LocalHost, "ask", counting)
+    monkeypatch.setattr(LocalHost, "facts", lambda self: {"device": device})
+    monkeypatch.setitem(games.AT_ONCE, "cpu", 4)
+    run_sync(
+        EvaluationRun.create(EvaluationPlan(["tiny"], limit=12), str(tmp_path / "e")).go(Hook())
+    )
+    assert len(counts) == 12
+    assert max(counts) == most
 
 
 @pytest.mark.slow

@@ -30,10 +30,12 @@ from comas.storage.game_log import Log
 from comas.storage.records import kind_of
 from comas.team import spending
 from comas.team.build import Team
-from comas.types import Episode, Question, Task
+from comas.types import Episode, Host, Question, Task
 
-AT_ONCE = 512
-"""Games that are played side by side."""
+AT_ONCE = {"cpu": 128, "elsewhere": 512}
+"""Games that are played side by side. What ends an evaluation costs as many replies as are on their
+way; on a CPU they take minutes, and more rows than 64 are no quicker there.
+"""
 SLOW = 60.0
 """Seconds after which a note says that a verifier has not returned."""
 
@@ -133,7 +135,7 @@ class Round:
 
 
 class _SideBySide:
-    """Plays and judges games of a round, `AT_ONCE` at a time, until a budget is spent."""
+    """Plays and judges games of a round, `at_once` at a time, until a budget is spent."""
 
     def __init__(self, of: Round, asking: Asking, seed: int, hook: Hook) -> None:
         self.round = of
@@ -141,7 +143,7 @@ class _SideBySide:
         self.seed = seed
         self.hook = hook
         self.questions = {question.id: question for question in of.questions}
-        self.slots = asyncio.Semaphore(AT_ONCE)
+        self.slots = asyncio.Semaphore(at_once(of.team.hosts))
         self.threads = ThreadPoolExecutor(2 * usable_cpus(), thread_name_prefix="verify")
         self.spent: BaseException | None = None
         """The first error of a budget that is spent: no further game begins."""
@@ -211,6 +213,12 @@ class _SideBySide:
                 f"task {task.name}: verify has not returned for {SLOW:.0f} s, of question"
                 f" {question}; Ctrl-C stops"
             )
+
+
+def at_once(hosts: Mapping[str, Host]) -> int:
+    """Games of these hosts that are played side by side."""
+    on_cpu = any(host.facts().get("device") == "cpu" for host in hosts.values())
+    return AT_ONCE["cpu" if on_cpu else "elsewhere"]
 
 
 def _judged(task: Task, episode: Episode, turns: Sequence[Any]) -> tuple[str, dict[str, Any]]:
