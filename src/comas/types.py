@@ -77,7 +77,13 @@ class HostLost(RuntimeError):
     """
 
 
-class NoRoom(HostFailure):
+class Refused(HostFailure):
+    """A request that its host does not take: the episode is not tried again, since it would be
+    refused again.
+    """
+
+
+class NoRoom(Refused):
     """A prompt that does not fit a context together with its reply, whatever is left out of it."""
 
 

@@ -108,6 +108,10 @@ def test_the_key_is_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch
         assert key_of(anywhere) == SECRET
         with pytest.raises(UserMistake, match="a key is wanted"):
             key_of(anywhere)
+        for odd in ("schlüssel", "two words"):  # which clients write in several ways
+            monkeypatch.setenv(KEY, odd)
+            with pytest.raises(UserMistake, match="cannot be a key"):
+                key_of(here)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "::1", "0.0.0.0", "::"])

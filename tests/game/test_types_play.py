@@ -29,7 +29,18 @@ from comas.testing import (
     scripted_context,
     scripted_team,
 )
-from comas.types import Ask, Episode, Fit, HostFailure, Method, Question, Reply, Task
+from comas.types import (
+    Ask,
+    Episode,
+    Fit,
+    HostFailure,
+    Method,
+    NoRoom,
+    Question,
+    Refused,
+    Reply,
+    Task,
+)
 from tests.support.games import game, one, turn
 
 Q = Question(id="q", prompt="1 2 4 5 -> 7", answer="1 2 4")
@@ -178,6 +189,20 @@ def test_a_machine_that_fails_once_is_asked_again_one_that_fails_twice_is_record
     settle_all(context, [once, twice])
     assert turn_rewards([once, twice], context.members)["script"].keys() == {"a0"}
     assert len(turn_rewards([once, twice], context.members)["script"]["a0"]) == 1
+
+
+@pytest.mark.parametrize("error", [Refused, NoRoom])
+def test_what_a_host_refuses_is_not_played_again(error: type[HostFailure]) -> None:
+    async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+        return (await agents[0].ask("solution", question.prompt)).text
+
+    def script(*_: Any) -> str:
+        raise error("not that")
+
+    context, host = scripted_context(game(play), pick.task, script)
+    (episode,) = asyncio.run(play_all(context, [Q], 0))
+    assert episode.error == f"host script, turn 0/{Q.id}/0/solution0: not that"
+    assert len(host.asked) == 1
 
 
 def test_a_bug_in_a_game_is_raised_even_beside_a_failing_machine() -> None:

@@ -342,9 +342,22 @@ def test_a_temperature_that_has_to_be_1_names_its_key(serve: Any, host_at: Any) 
     with pytest.raises(HostFailure, match=r"agents.<name>.temperature=1 .* eval_temperature=1"):
         asyncio.run(ask(host))
     with pytest.raises(UserMistake, match=r"agents.<name>.temperature=1"):
-        asyncio.run(host.greet(Sampling(0.7), print))
+        asyncio.run(host.greet([("j", Sampling(0.7))], print))
     assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
     assert server.asked[-1]["temperature"] == 1.0
+
+
+def test_a_model_with_no_temperature_is_never_asked_at_another_than_1(
+    serve: Any, host_at: Any
+) -> None:
+    server = serve(refuses("temperature", "'temperature' is not supported with this model."))
+    host = host_at(server.url, retries=0)
+    assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
+    for temperature in (0.2, 0.0):
+        with pytest.raises(HostFailure, match=r"agents.<name>.temperature=1"):
+            asyncio.run(ask(host, sampling=Sampling(temperature)))
+        assert server.asked[-1]["temperature"] == temperature
+    assert asyncio.run(ask(host, sampling=Sampling(1.0))).text == "4"
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_a_judge_that_thinks_aloud_is_read_after_its_thoughts(mixed: Any, tmp_pa
         ({"content": "4", "reasoning": {"x": 1}, "reasoning_content": None}, "4", ""),
         ({"content": None, "reasoning": "hm"}, "", "hm"),
         ({"content": "<think>a</think>4", "reasoning": "b"}, "4", "b\na"),
+        ({"content": "A <think> opens. 4", "reasoning": "b"}, "A <think> opens. 4", "b"),
         ({"content": None, "refusal": "I must not."}, "I must not.", ""),
         ({"content": None, "tool_calls": [{"id": "x"}]}, "", ""),
     ],
@@ -121,6 +122,8 @@ def test_what_is_no_text_is_not_read_as_some_and_its_usage_is_told(content: Any)
         ({"prompt_tokens": 7, "total_tokens": 10}, (7, None)),
         ({"completion_tokens": 3, "total_tokens": 10}, (None, 3)),
         ({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 2}, (7, 3)),
+        ({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 410}, (7, 403)),  # thoughts
+        ({"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 410}, (None, 3)),
         ({"prompt_tokens": -7, "completion_tokens": -3}, (None, None)),
         # nobody reads or writes with no token
         ({"prompt_tokens": 0, "completion_tokens": 0}, (None, None)),

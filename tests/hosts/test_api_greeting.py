@@ -51,7 +51,7 @@ def loading_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def greeted(host: ApiHost, sampling: Sampling | None = None) -> list[str]:
     """What is noted while a host is greeted."""
     notes: list[str] = []
-    asyncio.run(host.greet(sampling or Sampling(0.7), notes.append))
+    asyncio.run(host.greet([("j", sampling or Sampling(0.7))], notes.append))
     return notes
 
 
@@ -81,17 +81,19 @@ def test_a_greeting_is_a_request_like_those_to_come_of_one_token(serve: Any, hos
     assert asyncio.run(ask(host)).text == "4"
 
 
-def test_each_model_is_greeted_once(serve: Any) -> None:
+def test_each_model_is_greeted_once_in_each_way(serve: Any) -> None:
     server = serve(answers())
     hosts = [
         ApiHost(name, {"a": "m1", "b": "m2", "c": "m1"}, HostConfig(api=server.url))
         for name in ("x", "y")
     ]
-    known: set[tuple[str, ...]] = set()
+    known: set[Any] = set()
+    asked = [("a", Sampling()), ("b", Sampling()), ("c", Sampling()), ("c", Sampling(0.2))]
     for host in hosts:
-        asyncio.run(host.greet(Sampling(), print, known))
+        asyncio.run(host.greet(asked, print, known))
         host.close()
-    assert [asked["model"] for asked in server.asked] == ["m1", "m2"]
+    ways = [(asked["model"], asked["temperature"]) for asked in server.asked]
+    assert ways == [("m1", 1.0), ("m2", 1.0), ("m1", 0.2)]
 
 
 TOO_SMALL = {
@@ -396,7 +398,7 @@ def test_ctrl_c_ends_the_wait_for_a_server(serve: Any, host_at: Any) -> None:
     began = time.monotonic()
     greet: Callable[..., Any] = host.greet
     with pytest.raises(KeyboardInterrupt):
-        run_sync(greet(Sampling(), note))
+        run_sync(greet([("j", Sampling())], note))
     assert (len(told), time.monotonic() - began < 10) == (1, True)
 
 

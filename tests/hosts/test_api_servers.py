@@ -104,6 +104,17 @@ STREAMS: list[tuple[bytes, str, str, bool]] = [
         False,
     ),
     (events(piece(content="4")), "4", "", True),
+    (events({**piece("stop", content="4"), "error": None}), "4", "", True),
+    (b"id: 1\nretry: 100\n" + events(piece("stop", content="4")), "4", "", True),
+    (
+        "data: {}\n\ndata: [DONE]".format(
+            json.dumps(piece("stop", content="4\u2028\x855"), ensure_ascii=False)
+        ).encode(),
+        "4\u2028\x855",
+        "",
+        True,
+    ),
+    (events(piece("stop", content="4")).replace(b"\n", b"\r\n"), "4", "", True),
 ]
 
 
@@ -130,6 +141,7 @@ def test_log_probs_of_events_are_listed_one_after_the_other() -> None:
     ("data", "words"),
     [
         (events(piece(content="4"), done=False), "ended its answer"),
+        (events(piece(content="say [DONE]"), done=False), "ended its answer"),
         (events(piece(content="4"), {"error": {"message": "gone"}}), "gone"),
         (b"data: {", "no JSON"),
         (events(), "no choices"),

@@ -12,6 +12,7 @@ import pytest
 
 from comas.cli.serve import named_team
 from comas.evaluation.systems import greeted
+from comas.serve.endpoint import Endpoint as Answering
 from comas.sync import run_sync
 from tests.support.command import run as command
 from tests.support.endpoint import KEY, Act, Endpoint, answers, judges, said
@@ -93,6 +94,13 @@ def test_a_team_that_is_all_elsewhere_plays_every_setup(serve: Any, tmp_path: Pa
         (answers({"error": "x"}, 500), 502, "host_failure", "answers 500"),
         (answers(b"<html>"), 502, "host_failure", "host judge"),
         (answers({"error": "x"}, 401), 400, None, "answers 401"),
+        (answers({"error": "unknown parameter: model"}, 400), 400, None, "answers 400"),
+        (
+            answers({"error": "maximum context length is 8 tokens"}, 400),
+            400,
+            "context_length_exceeded",
+            "model's context",
+        ),
     ],
 )
 def test_what_fails_elsewhere_is_one_line(
@@ -105,6 +113,8 @@ def test_what_fails_elsewhere_is_one_line(
         assert (reply.status_code, error["code"]) == (status, code)
         assert line in error["message"]
         assert "\n" not in error["message"]
+        if status == 400:  # which no repetition mends
+            assert len(server.worked) == 1
         server.acts = [judges]
         assert served.post({"model": "game", "messages": PUZZLE}).status_code == 200
 
@@ -123,3 +133,43 @@ def test_an_endpoint_that_refuses_is_told_before_anybody_is_answered(
     assert len(err.strip().splitlines()) == 1
     assert "answers 401" in err
     assert "check hosts.judge.key_env (no key was sent)" in err
+
+
+def test_the_end_of_a_server_tells_what_it_has_cost(
+    serve: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def ends(*_: Any) -> None:
+        """Answer nobody."""
+
+    monkeypatch.setattr(Answering, "answer_until_cancelled", ends)
+    (tmp_path / "team.toml").write_text(FAR.format(url=serve(answers()).url))
+    assert (
+        command(["serve", str(tmp_path), "eval_temperature=0.3", "--port", "0"], monkeypatch) == 0
+    )
+    assert "behind an API: 1 answers, 7 prompt tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pair", ["eval_temperature=0.3", "agents.judge.temperature=0.3"])
+def test_a_temperature_that_a_model_has_not_is_told_before_anybody_is_answered(
+    pair: str,
+    serve: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def only_1(handler: Any, asked: dict[str, Any]) -> None:
+        if "temperature" in asked:
+            handler.reply({"error": {"message": "temperature is not supported"}}, 400)
+        else:
+            answers()(handler, asked)
+
+    verb, team = ("serve", FAR) if pair.startswith("eval") else ("play", TEAM)
+    (tmp_path / "team.toml").write_text(team.format(url=serve(only_1).url))
+    arguments = [verb, str(tmp_path), pair, *(["--port", "0"] if verb == "serve" else [])]
+    assert command(arguments, monkeypatch) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "eval_temperature=1" in err

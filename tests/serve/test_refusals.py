@@ -22,7 +22,7 @@ from openai import OpenAI
 from comas.hosts.ledger import BudgetSpent
 from comas.serve import endpoint
 from comas.testing import Scripted
-from comas.types import HostFailure, HostLost, UserMistake
+from comas.types import HostFailure, HostLost, NoRoom, Refused, Reply, UserMistake
 from tests.support.serving import Running, running, scripted
 
 HELLO = [{"role": "user", "content": "10 5 6 9 -> 24"}]
@@ -388,6 +388,8 @@ def test_a_client_that_goes_ends_its_discussion(stream: bool) -> None:
     [
         (HostFailure("the machine is down"), 502, "host_failure", "the machine is down"),
         (UserMistake("no such thing: write another"), 400, None, "no such thing"),
+        (Refused("no such temperature"), 400, None, "no such temperature"),
+        (NoRoom("too long"), 400, "context_length_exceeded", "too long"),
         (BudgetSpent("hosts.x.budget_tokens"), 429, "insufficient_quota", "budget_tokens"),
         (KeyError("a bug"), 500, "internal_error", "KeyError"),
     ],
@@ -435,6 +437,27 @@ def test_a_host_that_is_gone_is_told_and_ends_the_server(stream: bool) -> None:
     assert isinstance(served.answering.exception(), HostLost)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_waits_when_a_host_is_lost_is_told_so(stream: bool) -> None:
+    class Dying(Slow):
+        async def ask(self, ask: Any) -> Any:
+            if "die" in ask.messages[-1]["content"]:
+                raise HostLost("host home is lost: its process ended")
+            return await super().ask(ask)
+
+    team = scripted(lambda *_: SAID, host=Dying)
+    (host,) = team.hosts.values()
+    with running(team) as served, ThreadPoolExecutor(1) as threads:
+        reply = threads.submit(served.post, {**CHAT, "stream": stream})
+        until(lambda: host.waiting == 1)
+        served.post({**CHAT, "messages": [{"role": "user", "content": "die"}]})
+        told = reply.result()
+        assert '"code": "server_stops"' in told.text
+        assert told.status_code == (200 if stream else 503)
+        until(served.answering.done)
+    assert isinstance(served.answering.exception(), HostLost)
+
+
 def test_a_question_without_room_is_the_askers_mistake() -> None:
     team = scripted(lambda *_: SAID)
     for host in team.hosts.values():
@@ -455,6 +478,31 @@ def test_a_team_without_an_answer_says_so() -> None:
         assert (choice["finish_reason"], choice["answered"]) == ("stop", False)
         (choice,) = served.post(CHAT).json()["choices"]
         assert (choice["message"]["content"], choice["answered"]) == ("no sum at all", True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "stop", "content", "ending"),
+    [
+        ("1 + 2 = 3\nQ: ne", "\nQ:", "1 + 2 = 3", ("stop", True)),
+        ("1 + 2 = 3\nQ: ne", "R:", "1 + 2 = 3\nQ: ne", ("length", False)),
+        ("\nQ: ne", "\nQ:", "", ("stop", False)),
+        ("", "R:", "", ("length", False)),
+    ],
+)
+def test_a_stop_before_the_cut_ends_a_whole_answer(
+    reply: str, stop: str, content: str, ending: tuple[str, bool]
+) -> None:
+    cut = Reply(reply, False, 0, 1, 9, 0.0, 0.0)
+    with running(scripted(lambda *_: cut)) as served:
+        (choice,) = served.post({**CHAT, "stop": stop}).json()["choices"]
+    assert choice["message"]["content"] == content
+    assert (choice["finish_reason"], choice["answered"]) == ending
+
+
+def test_an_empty_reply_is_no_answer() -> None:
+    with running(scripted(lambda *_: " ")) as served:
+        (choice,) = served.post(CHAT).json()["choices"]
+        assert (choice["finish_reason"], choice["answered"]) == ("stop", False)
 
 
 def test_pages_of_other_origins_are_not_let_in(served: Running) -> None:

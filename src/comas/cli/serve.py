@@ -21,8 +21,9 @@ from comas.evaluation.systems import greeted
 from comas.program import command
 from comas.serve.playing import Players, check_task, models_of
 from comas.sync import run_sync
+from comas.team import spending
 from comas.team.build import outline
-from comas.types import UserMistake
+from comas.types import Sampling, UserMistake
 
 UNUSED_HERE = (
     *("base", "temperature", "data", "samples", "out"),
@@ -81,11 +82,11 @@ def serve(
 
     async def run(bound: socket.socket) -> None:
         key = endpoint.key_of(bound)
-        team = await greeted(plan, print_note)
+        asking = asking_of(plan.config)
+        team = await greeted(plan, print_note, Sampling(asking.temperature, asking.top_p))
         try:
             models = models_of(team, chosen)
-            config = team.config
-            players = Players(models, team.task, asking_of(config), config.seed, at_once)
+            players = Players(models, team.task, asking, team.config.seed, at_once)
             served = endpoint.Endpoint(players, host, key, seconds)
             url = served.url(bound)
             if json_:
@@ -96,6 +97,8 @@ def serve(
                 print("Ctrl-C ends it.", file=sys.stderr, flush=True)
             await served.answer_until_cancelled(bound)
         finally:
+            for line in spending.cost_lines(spending.accounts(team.hosts)):
+                print(line, file=sys.stderr)
             team.close()
 
     with endpoint.bound_to(host, port) as bound:

@@ -262,7 +262,7 @@ class EvaluationRun:
         """Let the hosts behind an API that have something left to answer say one token, each
         endpoint and model once.
         """
-        greeted: set[tuple[str, ...]] = set()
+        greeted: set[Any] = set()
         sampling = Sampling(self._asking.temperature, self._asking.top_p)
         for system, run in self.plan.runs():
             hosts = self._api_hosts(run)
@@ -270,7 +270,7 @@ class EvaluationRun:
             if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
-                await greet(hosts, sampling, hook.note, greeted)
+                await greet(hosts, outlines[run].members, hook.note, sampling, greeted)
             finally:
                 self._account(run, hosts)
                 for host in hosts.values():

@@ -16,7 +16,7 @@ from comas.config.systems import Overrides, found_at, is_run, system_plan
 from comas.memory import bounds, with_dtypes
 from comas.models.sources import team_file
 from comas.team.build import Note, Team, assemble, build_team
-from comas.types import Host
+from comas.types import Host, Sampling
 
 
 def load(
@@ -41,11 +41,12 @@ def asked(planned: Plan, hosts: Mapping[str, Host] | None = None) -> Team:
     return build_team(bounds(planned), hosts=hosts)
 
 
-async def greeted(planned: Plan, note: Note) -> Team:
+async def greeted(planned: Plan, note: Note, sampling: Sampling | None = None) -> Team:
     """Build a team whose hosts behind an API have answered first, with the numbers in which large
-    models are fastest on this processor, as training takes them.
+    models are fastest on this processor, as training takes them. `sampling` is how all agents are
+    going to be asked, where that is not as the config says.
     """
-    return await assemble(bounds(with_dtypes(planned, note)), note)
+    return await assemble(bounds(with_dtypes(planned, note)), note, sampling=sampling)
 
 
 def named(name: str, overrides: Overrides = (), of_a_base: Mapping[str, Any] | None = None) -> Plan:

@@ -26,6 +26,7 @@ from comas.types import (
     Kind,
     NoRoom,
     NoSystemRole,
+    Refused,
     Reply,
     Role,
     Sampling,
@@ -285,7 +286,8 @@ class Agent:
             else:
                 reply = await host.ask(ask)
         except HostFailure as error:
-            raise HostFailure(f"host {host.name}, turn {turn_id}: {error}") from error
+            kinds = (each for each in (NoRoom, Refused) if isinstance(error, each))
+            raise next(kinds, HostFailure)(f"host {host.name}, turn {turn_id}: {error}") from error
         turn = self._turn(ask, reply, about, round, time.monotonic() - began)
         turn.dropped = dropped
         if choices:

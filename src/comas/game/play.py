@@ -27,6 +27,7 @@ from comas.types import (
     HostFailure,
     Method,
     Question,
+    Refused,
     State,
     Task,
     Turn,
@@ -99,8 +100,8 @@ async def play_all(
 
 
 async def play_one(context: GameContext, episode: Episode) -> None:
-    """Play one game into `episode`; sets its turns, answer and, where machines
-    failed twice, error.
+    """Play one game into `episode`; sets its turns, answer and, where machines failed twice or
+    refused a request, error.
     """
     method = context.method
     task = context.permitted
@@ -109,7 +110,7 @@ async def play_one(context: GameContext, episode: Episode) -> None:
     for _ in range(TRIES):
         seen = Episode(episode.id, question)  # all that a game can reach: without labels
         episode.turns = seen.turns
-        episode.error = None
+        episode.error = failure = None
         record = EpisodeRecord(
             seen, context.seed, context.keep, context.room, context.on_turn, roles=method.roles
         )
@@ -121,9 +122,10 @@ async def play_one(context: GameContext, episode: Episode) -> None:
             episode.answer = _checked_answer(answer)
             _check_notes(episode.turns)
         except* HostFailure as failures:  # bare, or out of the game's own task groups
-            episode.error = str(first(failures))
+            failure = first(failures)
+            episode.error = str(failure)
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
-        if episode.error is None:
+        if episode.error is None or isinstance(failure, Refused):
             return
 
 

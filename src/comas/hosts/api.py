@@ -13,14 +13,14 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from comas.game.weighing import said_of
-from comas.hosts.completion import Completion, Refused, Unanswered, Unusable
+from comas.hosts.completion import Completion, RefusedByServer, Unanswered, Unusable
 from comas.hosts.keys import ApiTable as Table
 from comas.hosts.ledger import Ledger
 from comas.hosts.plan import HostPlan
@@ -172,7 +172,7 @@ class ApiHost:
         also = {"logprobs": True, "top_logprobs": ALTERNATIVES}
         try:
             reply, completion = await self._reply(ask, Sampling(max_tokens=1), also)
-        except Refused as refused:
+        except RefusedByServer as refused:
             if "logprobs" in refused.message:
                 raise no_alternatives from None
             raise
@@ -213,25 +213,27 @@ class ApiHost:
 
     async def greet(
         self,
-        sampling: Sampling,
+        asked: Iterable[tuple[str, Sampling]],
         note: Callable[[str], None],
-        known: set[tuple[str, ...]] | None = None,
+        known: set[Any] | None = None,
     ) -> None:
-        """Have each model say one token, so that what is wrong with address, key or name is found
-        before any work.
+        """Have each model say one token in each way in which it is going to be asked (policy and
+        sampling), so that what is wrong with address, key, name or temperature is found before any
+        work.
 
         A server that does not answer yet is asked again for `PATIENCE` seconds, and `note` gets a
-        line about it; with `retries = 0` it is not. `known` holds endpoints and models that have
-        answered already, and takes up those of this host.
+        line about it; with `retries = 0` it is not. `known` holds endpoints, models and samplings
+        that have answered already, and takes up those of this host.
         """
         client = self.open()
         known = set() if known is None else known
-        for model in client.models:
-            address = (client.url, self.config.key_env or "", model)
-            if address not in known:
-                one_token = replace(sampling, max_tokens=1)
+        for policy, sampling in asked:
+            model = self.models[policy]
+            one_token = replace(sampling, max_tokens=1)
+            way = (client.url, self.config.key_env or "", model, one_token)
+            if way not in known:
                 await self._greet(client, client.body(model, GREETING, one_token, 0), note)
-                known.add(address)
+                known.add(way)
         self.ledger.check_counted()
 
     async def _greet(
@@ -246,7 +248,7 @@ class ApiHost:
             try:
                 await self._there(self._post(client, body, 0))
                 return
-            except Refused as refused:
+            except RefusedByServer as refused:
                 # one is too little for a model that thinks: it is there
                 if "token" in refused.message.lower():
                     return

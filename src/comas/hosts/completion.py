@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from comas.types import HostFailure
+from comas.types import HostFailure, NoRoom, Refused
 
 MOST = 10**12
 """Tokens that one answer may cost; a number above is no count."""
@@ -38,6 +38,10 @@ REASONS = {
 TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 """Keys of a message with text in them; vLLM and Ollama spell the key of thoughts in two ways."""
 _MARK = re.compile("</?think>")
+EVENT_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How lines of a stream of events begin."""
+DONE = "[DONE]"
+"""The last event of a stream that is whole."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,17 @@ class Usage:
         return self.prompt_tokens is not None and self.tokens is not None
 
 
-class Refused(HostFailure):
+class RefusedByServer(Refused):
     """A request that the server does not take."""
 
     def __init__(self, text: str, message: str) -> None:
         super().__init__(text)
         self.message = message
         """In the server's words."""
+
+
+class NoRoomAtServer(RefusedByServer, NoRoom):
+    """A prompt that does not fit the server's context together with its reply."""
 
 
 class Unanswered(HostFailure):
@@ -166,8 +174,8 @@ def body_of(data: bytes, encoding: str | None = None) -> dict[str, Any]:
     """The object in a body, or that of its events; empty where it is none, and a ValueError where
     it is no JSON.
     """
-    if data.lstrip().startswith((b"data:", b"event:", b":")):
-        return _joined(_events(data), None if b"[DONE]" in data else "error")
+    if data.lstrip().startswith(EVENT_FIELDS):
+        return _joined(_lines_of_events(data))
     try:
         body = json.loads(data)
     except UnicodeDecodeError:
@@ -192,26 +200,28 @@ def error_in(body: Mapping[str, Any], data: bytes) -> tuple[str, str]:
     return text, "" if code is None else str(code)
 
 
-def _events(data: bytes) -> Iterator[dict[str, Any]]:
-    """The objects in the `data:` lines of a stream."""
-    for line in data.decode(errors="replace").splitlines():
-        payload = line.removeprefix("data:").strip()
-        if line.startswith("data:") and payload != "[DONE]":
-            event = json.loads(payload)
-            if isinstance(event, dict):
-                yield cast("dict[str, Any]", event)
+def _lines_of_events(data: bytes) -> list[str]:
+    """List what stands in the `data:` lines of a stream."""
+    # by the ends of lines that streams have: texts may hold others, such as U+2028
+    lines = re.split("\r\n|\r|\n", data.decode(errors="replace"))
+    return [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
 
 
-def _joined(events: Iterator[dict[str, Any]], reason: str | None) -> dict[str, Any]:
-    """The completion that a stream of events gives piece by piece: texts are joined, log-probs
-    listed one after the other, and usage is the last that is sent; `reason` is why it ended where
-    no event tells.
+def _joined(lines: Sequence[str]) -> dict[str, Any]:
+    """The completion that the events of a stream give piece by piece: texts are joined, log-probs
+    listed one after the other, and usage is the last that is sent. One that ends without a reason,
+    and without `DONE`, was broken off.
     """
     message: dict[str, Any] = {}
+    reason = None if DONE in lines else "error"
     choice: dict[str, Any] = {"message": message, "finish_reason": reason}
     body: dict[str, Any] = {"choices": []}
-    for event in events:
-        if "error" in event:
+    for line in lines:
+        event = json.loads(line) if line != DONE else None
+        if not isinstance(event, dict):
+            continue
+        event = cast("dict[str, Any]", event)
+        if event.get("error"):
             return event
         body["usage"] = event.get("usage") or body.get("usage")
         parts = event.get("choices")
@@ -240,10 +250,14 @@ def _texts(message: Mapping[str, Any], usage: Usage) -> tuple[str, str]:
         raise Unusable("the answer has no message of text", usage)
     if not content and isinstance(refusal := message.get("refusal"), str):
         content = refusal
-    text, thoughts_within = split_thoughts(content or "")
     apart = (message.get(key) for key in ("reasoning_content", "reasoning"))
     reasoning = next((words for words in apart if isinstance(words, str) and words), "")
-    return text, "\n".join(filter(None, (reasoning, parts_thoughts, thoughts_within)))
+    thoughts = "\n".join(filter(None, (reasoning, parts_thoughts)))
+    content = content or ""
+    if thoughts and not content.lstrip().startswith("<think>"):
+        return content, thoughts  # which the server tells apart: a mark in the text is a quote
+    text, thoughts_within = split_thoughts(content)
+    return text, "\n".join(filter(None, (thoughts, thoughts_within)))
 
 
 def _of_parts(parts: list[dict[str, Any]]) -> tuple[str, str]:
@@ -279,9 +293,15 @@ def split_thoughts(content: str) -> tuple[str, str]:
 
 
 def _usage(usage: Any) -> Usage:
-    """The numbers of `usage`; None where one is none, and of a prompt of no token."""
+    """The numbers of `usage`; None where one is none, and of a prompt of no token.
+
+    Some servers leave thoughts out of `completion_tokens`: they are the rest of `total_tokens`.
+    """
     table: Any = usage if isinstance(usage, dict) else {}
-    prompt, generated = (_count(table.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+    keys = ("prompt_tokens", "completion_tokens", "total_tokens")
+    prompt, generated, total = (_count(table.get(key)) for key in keys)
+    if prompt and generated is not None and total is not None:
+        generated = max(generated, total - prompt)
     return Usage(prompt or None, generated)
 
 

@@ -29,7 +29,8 @@ from pydantic import SecretStr
 
 from comas.hosts.completion import (
     Completion,
-    Refused,
+    NoRoomAtServer,
+    RefusedByServer,
     Unanswered,
     Unusable,
     body_of,
@@ -245,13 +246,14 @@ class ApiClient:
             return failure
         self.ledger.events[str(status)] += 1
         if self._is_of_one_prompt(status, sent):
-            return Refused(answer, self._plain(message))
+            return RefusedByServer(answer, self._plain(message))
         if status < 400 or status in (401, 403, 404, 407):
             self.ledger.events["given up"] += 1
             return UserMistake(f"host {self.host}: {answer}; {self._remedy(status)}")
         if re.search(r"context|too long|maximum.{0,20}length", message, re.IGNORECASE):
             answer = f"the prompt and its reply do not fit the model's context: {answer}"
-        elif re.search(r"\btemperature\b.*\btop_p\b|\btop_p\b.*\btemperature\b", message):
+            return NoRoomAtServer(answer, self._plain(message))
+        if re.search(r"\btemperature\b.*\btop_p\b|\btop_p\b.*\btemperature\b", message):
             answer += "; top_p is sent where it is not 1: leave it at 1"
         elif re.search(r"\btemperature\b", message):
             answer += (
@@ -265,7 +267,7 @@ class ApiClient:
                 "; a model that takes no system message can have no persona: leave"
                 " agents.<name>.system out"
             )
-        return Refused(answer, self._plain(message))
+        return RefusedByServer(answer, self._plain(message))
 
     def _is_of_one_prompt(self, status: int, sent: Mapping[str, Any]) -> bool:
         """Whether a refusal may be of this prompt alone: the model has answered others, and has not
@@ -424,6 +426,8 @@ def _as_taken(body: Mapping[str, Any], taken: Mapping[str, str | int | None]) ->
                 sent[name] = value
             case int(most):
                 sent[key] = min(value, most)
+            case None if key == "temperature" and value != 1.0:
+                sent[key] = value  # which the model refuses: what it has is 1
             case None:
                 pass
     return sent

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import time
@@ -76,6 +77,10 @@ def key_of(bound: socket.socket) -> str:
         raise UserMistake(
             f"--host {address}: others than this machine can ask there, so that a key is wanted:"
             f" set the environment variable {KEY}"
+        )
+    if not re.fullmatch("[!-~]*", key):
+        raise UserMistake(
+            f"the environment variable {KEY} cannot be a key: it has spaces or letters beyond ASCII"
         )
     return key
 
@@ -190,12 +195,16 @@ class Endpoint:
             with listening(lambda: False, current.cancel), collected_apart():
                 await asyncio.shield(serving)
         finally:
-            for playing in self._playing:
-                playing.cancel()
-            self._server.should_exit = True
+            self._end()
             await serving  # for as long as it takes to tell them, a second at most
         if self._lost is not None:
             raise self._lost
+
+    def _end(self) -> None:
+        """Begin to end the server; those who wait for an answer are told while they can be."""
+        for playing in self._playing:
+            playing.cancel()
+        self._server.should_exit = True
 
     async def _healthy(self, _: Asked) -> Response:
         return _answered({"status": "ok"})
@@ -300,7 +309,7 @@ class Endpoint:
             error = TimeoutError(f"no answer within {seconds}, as a request may take (--seconds)")
         if isinstance(error, HostLost):  # without which nobody can be answered
             self._lost = error
-            self._server.should_exit = True
+            self._end()
         return refusal_of(error)
 
 

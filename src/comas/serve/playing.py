@@ -32,7 +32,7 @@ from comas.evaluation.setups import (
 from comas.game.agent import TeamMember, derive_seed, together
 from comas.game.play import first, play_one
 from comas.team.build import Team
-from comas.types import Episode, HostFailure, NoRoom, Question, Task, Turn, UserMistake
+from comas.types import Episode, HostFailure, NoRoom, Question, Refused, Task, Turn, UserMistake
 
 FIRST = "single"
 """Stands first in the list: several clients take the first."""
@@ -210,24 +210,26 @@ class Players:
         who = able[derive_seed(self._seed, occasion, question.id, index) % len(able)]
         episode = Episode(f"{occasion}/{who}/{question.id}/{index}", question)
         context = request.asking.context(self.task, model.setup, model.players[who], self._seed)
-        method = replace(context.method, play=_once(context.method.play))
+        method = replace(context.method, play=_not_again(context.method.play))
         await play_one(replace(context, method=method, on_turn=on_turn), episode)
         if episode.error is not None:
             raise HostFailure(episode.error)
         return episode
 
 
-def _once(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
-    """Wrap a game so that a prompt that does not fit is the asker's mistake: playing it again, as
-    after a failure of a machine, would change nothing.
+def _not_again(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
+    """Wrap a game so that what a host refuses, such as a prompt that does not fit, is the asker's
+    mistake: asking again, as after a failure of a machine, would change nothing.
     """
 
     @functools.wraps(play)
     async def played(*args: Any, **options: Any) -> str | None:
         try:
             return await play(*args, **options)
-        except* NoRoom as errors:
-            raise TooLong(str(first(errors))) from None
+        except* Refused as errors:
+            error = first(errors)
+            kind = TooLong if isinstance(error, NoRoom) else UserMistake
+            raise kind(str(error)) from None
 
     return played
 
@@ -249,6 +251,8 @@ def _answer_of(episode: Episode, stop: Sequence[str]) -> ServedAnswer:
         is_answered = False
         text = turns[0].text if len(turns) == 1 and is_cut else ""
     ends = [start for end in stop if (start := text.find(end)) >= 0]
-    if ends:
-        return ServedAnswer(text[: min(ends)], "stop", is_answered, turns)
+    if ends:  # a reply that was cut behind it is whole up to there
+        text = text[: min(ends)]
+        return ServedAnswer(text, "stop", bool(text.strip()), turns)
+    is_answered = is_answered and bool(text.strip())
     return ServedAnswer(text, "length" if is_cut else "stop", is_answered, turns)

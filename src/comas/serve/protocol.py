@@ -1,12 +1,14 @@
 """OpenAI's form: requests as they are read, with what is refused because nobody here can do it, and
 replies and refusals as they are worded.
 
-Nothing is ignored: a parameter is honoured, asks for nothing (`NOTHING`, `NAMES`), or is an
-error that names it. A conversation becomes one question, since setups play questions, which are
-texts: the question is the last message of the user, and what stands before it (instructions,
-examples, earlier questions and answers) goes before it in the same text, so that every agent of a
-discussion reads it, its judges too. Besides what the form has, a reply says the `seed` that it was
-drawn with, each choice whether the team `answered`, and on demand the `discussion`, its turns.
+Nothing is ignored that asks for something: a parameter is honoured, asks for nothing (`NOTHING`,
+`NAMES`, `SWITCHED`), or is an error that names it. A conversation becomes one question, since
+setups play questions, which are texts: the question is the last message of the user, and what
+stands before it (instructions, examples, earlier questions and answers) goes before it in the same
+text, so that every agent of a discussion reads it, its judges too. Besides what the form has, a
+reply says the `seed` that it was drawn with, each choice whether the team `answered`, and on demand
+the `discussion`, its turns.
+
 Leaves out: answering (`playing`), HTTP (`endpoint`), system roles of chat templates, which are for
 personas (`TeamMember`).
 """
@@ -158,6 +160,7 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_Part]
     name: str | None = None
+    """Of a speaker, for whoever keeps the conversation: agents do not read it."""
     type: Literal["text"] | None = None
     """Some clients write it."""
 

@@ -140,36 +140,41 @@ async def assemble(
     accounts: Mapping[str, Account] | None = None,
     work: Work | None = None,
     asks: bool = True,
+    sampling: Sampling | None = None,
 ) -> Team:
     """The team of `build_team`, whose hosts behind an API have answered first, unless `asks` says
     that they will not be asked.
 
-    `accounts` are what they have cost in earlier processes on the run of `work`.
+    `accounts` are what they have cost in earlier processes on the run of `work`; `sampling` is how
+    all agents are asked, which is as the config says where it is None.
     """
     apis = api_hosts_of(plan)
     spending.restore(apis, accounts or {}, work=work)
     if asks or plan.learns:
-        await greet(apis, Sampling(plan.config.temperature) if asks else None, note)
+        await greet(apis, team_without_models(plan).members if asks else (), note, sampling)
     return build_team(plan, hosts=apis)
 
 
 async def greet(
     apis: Mapping[str, ApiHost],
-    sampling: Sampling | None,
+    members: Sequence[TeamMember],
     note: Note,
-    known: set[tuple[str, ...]] | None = None,
+    sampling: Sampling | None = None,
+    known: set[Any] | None = None,
 ) -> None:
-    """Find the keys and check the addresses of all hosts, which needs no request, then send each a
-    first request; where something is wrong all of them are closed.
+    """Find the keys and check the addresses of all hosts, which needs no request, then send first
+    requests as members of theirs are going to be asked: with `sampling`, or each with its own.
+    Where something is wrong all hosts are closed.
 
-    Without `sampling` none gets a request. `known` is that of `ApiHost.greet`.
+    `known` is that of `ApiHost.greet`.
     """
     try:
         for host in apis.values():
             host.open()
-        if sampling is not None:
-            for host in apis.values():
-                await host.greet(sampling, note, known)
+        for name, host in apis.items():
+            own = [(m.policy, sampling or m.sampling) for m in members if m.host.name == name]
+            if own:
+                await host.greet(own, note, known)
     except BaseException:
         for host in apis.values():
             host.close()
