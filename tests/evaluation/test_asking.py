@@ -4,7 +4,9 @@ play.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +14,26 @@ from typing import Any
 import pytest
 
 from comas.config.schema import settings_of
+from comas.evaluation.games import Round
 from comas.evaluation.runner import EvaluationRun
-from comas.evaluation.setups import chosen_setup, described, players
+from comas.evaluation.setups import (
+    Asking,
+    ChosenSetup,
+    chosen_setup,
+    described,
+    only_played,
+    players,
+)
 from comas.evaluation.spec import EvaluationPlan
-from comas.game.agent import TeamMember
+from comas.game.agent import Agent, TeamMember
 from comas.hooks import Hook
+from comas.hosts.ledger import BudgetSpent
+from comas.storage.game_log import Log
 from comas.storage.run import Run
+from comas.tasks import pick
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
-from comas.types import UserMistake
+from comas.types import Ask, Question, Reply, Task, UserMistake
 from tests.support import runs
 from tests.support.runs import run_of
 
@@ -233,3 +246,33 @@ def test_agents_that_never_solve_answer_nothing_alone() -> None:
             described(team, chosen_setup("vote", team))
             == ("1 agent", "team of 2", "team of 3")[len(members) - 1]
         )
+
+
+class Spends(Scripted):
+    async def ask(self, ask: Ask) -> Reply:
+        asked = ask.messages[-1]["content"]
+        for _ in range({"first": 3, "second": 6, "late": 9}[asked]):
+            await asyncio.sleep(0)
+        if asked != "late":
+            raise BudgetSpent(asked)
+        return await super().ask(ask)
+
+
+async def play(question: Question, agents: list[Agent], rng: random.Random, task: Task) -> str:
+    return (await agents[0].ask("solution", question.prompt)).text
+
+
+def test_what_is_open_when_budgets_end_is_written_down_and_the_first_error_is_told(
+    tmp_path: Path,
+) -> None:
+    host = Spends({"solution": "1 2 4"})
+    team: Any = SimpleNamespace(
+        hosts={"script": host}, members=[TeamMember("a", host, "a")], origins=list
+    )
+    setup = ChosenSetup("mine", only_played(play), False, {})
+    questions = [Question(id=name, prompt=name, answer="7") for name in ("late", "first", "second")]
+    log = Log(tmp_path / "log.jsonl")
+    played = Round("s", team, pick.task, questions, setup, log)
+    with pytest.raises(BudgetSpent, match="first"):
+        asyncio.run(played.play(Asking(), 0, Hook(), lambda: None))
+    assert [record["question"] for record in Log(tmp_path / "log.jsonl").records] == ["late"]

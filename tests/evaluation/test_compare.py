@@ -505,3 +505,26 @@ def test_more_answers_than_there_are_cannot_be_drawn(n: int, right: int, k: int)
 
 def test_a_cell_of_several_runs_is_complete_where_all_of_them_are() -> None:
     assert report.cell_record(cell(list("rwr"), runs=2))["complete"] == 1.0
+
+
+def test_where_only_runs_differ_systems_are_compared_by_welchs_test() -> None:
+    one, other = [0.1, 0.4, 0.2], [0.6, 0.5, 0.9, 0.7]
+    tables = [[[run] * 50 for run in system] for system in (one, other)]
+    _, p = two_level_difference(*tables)
+    assert p == pytest.approx(stats.ttest_ind(other, one, equal_var=False).pvalue)
+
+
+def test_two_runs_have_no_more_degrees_of_freedom_than_their_sum_of_squares() -> None:
+    # MS of runs 0, of questions 1/6, of the rest 1/3: by Satterthwaite less than one
+    found, _ = two_level([[0, 1, 1, 1], [1, 1, 1, 0]])
+    assert found.high - found.mean == pytest.approx(12.7062047 * (1 / 6 / 8) ** 0.5)
+
+
+def test_sign_flips_of_thirteen_differences_are_all_flipped() -> None:
+    assert sign_flips([1.0] * 13) == 2 / 2**13  # sampled it would be no less than 1 / 10,000
+
+
+@pytest.mark.parametrize("n", [2, 6, 20])
+def test_equal_differences_have_the_p_of_mcnemar(n: int) -> None:
+    assert two_level_difference([[0.0] * n], [[1.0] * n])[1] == mcnemar(n, 0)
+    assert two_level([[0.5] * n] * 3)[1] == mcnemar(n, 0)

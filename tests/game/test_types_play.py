@@ -601,3 +601,15 @@ def test_settlements_get_games_in_the_order_of_their_ids() -> None:
     context, _ = scripted_context(game(one), pick.task, golden_script)
     episodes = [Episode(f"0/{name}/0", Q) for name in "cab"]
     assert [episode.id for episode in finished_of(context, episodes)] == ["0/a/0", "0/b/0", "0/c/0"]
+
+
+def test_a_round_that_is_given_counts_also_where_it_is_the_first() -> None:
+    record = EpisodeRecord(Episode("0/q/0", Question(id="q", prompt="?")), 0, False)
+    agent = Agent(TeamMember("a", Scripted({"solution": "x"}), "a"), record)
+
+    async def rounds() -> list[int]:
+        late = await agent.ask("solution", "?", round=2)
+        about = [await agent.ask("solution", "?", about=late, round=r) for r in (None, 0, 1)]
+        return [turn.round for turn in (late, *about)]
+
+    assert asyncio.run(rounds()) == [2, 2, 0, 1]

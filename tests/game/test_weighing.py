@@ -22,6 +22,7 @@ from comas.testing import Scripted, scripted_team
 from comas.types import (
     Ask,
     Episode,
+    Fit,
     HostFailure,
     Question,
     Sampling,
@@ -270,3 +271,18 @@ def test_what_is_not_kept_is_not_learnt_and_what_is_paid_moves_the_word_that_was
     before, after, number = asyncio.run(run())
     assert shares_of(after.weights)[number] > shares_of(before.weights)[number]
     assert after.version == before.version + 1
+
+
+def test_weighing_has_room_for_the_longest_choice() -> None:
+    room: list[int] = []
+
+    async def fits(policy: str, messages: Any, sampling: Any) -> Fit:
+        room.append(sampling.max_tokens)
+        return Fit(True)
+
+    host = Scripted({}, beliefs=lambda *_: [0.5, 0.5])
+    host.fits = fits  # type: ignore[method-assign]
+    record = EpisodeRecord(Episode("0/q/0", Question(id="q", prompt="?")), 0, False)
+    agent = Agent(TeamMember("a", host, "a"), record)
+    asyncio.run(agent.weigh("scoring", "?", ["no", "perhaps"]))
+    assert room == [len("perhaps")]

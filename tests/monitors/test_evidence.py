@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from comas.monitors import late_fall
 from comas.monitors.evidence import (
     CHANCE,
     FRACTIONS,
+    LATEST,
     Evidence,
     Trial,
     highest_mean,
@@ -240,3 +242,12 @@ def test_half_of_the_error_is_the_evidences() -> None:
     assert Trial(Hypothesis("worse", "it is worse", 0.1), 0.02).level == pytest.approx(
         math.log(100)
     )
+
+
+def test_an_alarm_reports_the_mean_of_the_latest_readings_alone() -> None:
+    trial = Trial(Hypothesis("worse", "it is worse", 0.1), 0.02)
+    means = [0.5 + 0.02 * number for number in range(2 * LATEST)]
+    for mean in means:
+        trial.hear(Reading([mean] * 8, start=0.1))
+    assert trial.evidence.since == 0
+    assert trial.observed == pytest.approx(fmean(means[-LATEST:]))

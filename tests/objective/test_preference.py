@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from comas.learners.logprobs import token_logprobs
 from comas.learners.recipe import Recipe
+from comas.learners.step import Step
 from comas.learners.whole import FullLearner
+from comas.objective.credit import given
 from comas.objective.losses import plain
 from comas.objective.preference import dpo, ipo, log_ratio, pairs, sppo
 from comas.testing import tiny_model
@@ -165,3 +167,12 @@ def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
     weights.method = dataclasses.replace(method, fresh=False)
     apart = Step(weights, {"a": batch}, 1.0)
     assert [len(apart.minibatch(k)) for k in range(2)] == [6, 6]
+
+
+def test_minibatches_of_an_epoch_hold_every_row_once() -> None:
+    batch = rows(7)
+    method = Method(*[lambda: None] * 2, given, plain, minibatches=3)
+    weights: Any = SimpleNamespace(recipe=Recipe(1e-3), method=method)
+    learning = Step(weights, {"a": batch, "b": batch[:2]}, 1.0)
+    seen = [(policy, row.turn) for k in range(3) for policy, row in learning.minibatch(k)]
+    assert sorted(seen) == sorted((policy, row.turn) for policy, row in learning.owned)

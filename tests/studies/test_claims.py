@@ -16,7 +16,7 @@ from comas.exit_codes import ALARMED
 from comas.stats import Interval
 from comas.studies import cells
 from comas.studies.cells import CellResult, figure_at
-from comas.studies.file import StudyFile
+from comas.studies.file import LAST, StudyFile
 from comas.studies.report import Declared, Report, p_of, verdicts_of
 
 
@@ -216,3 +216,22 @@ def test_a_run_that_an_alarm_has_ended_is_done(tmp_path: Path) -> None:
     assert asyncio.run(cells._commands(cell, place)) == ""
     assert cell.trained
     assert cell.failure is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "mean"), [({}, 30 - (LAST - 1) / 2), ({"last": 3}, 29.0), ({"first": 3}, 2.0)]
+)
+def test_a_measure_is_the_mean_of_the_steps_that_it_names(
+    chosen: dict[str, int], mean: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [{"tokens": n, "mine": {"x": float(n)}} for n in range(1, 31)]
+    run = SimpleNamespace(metrics=lambda: iter(steps), versions=list)
+    monkeypatch.setattr(cells, "Run", SimpleNamespace(open=lambda path: run))
+    monkeypatch.setattr(cells, "_own_values", lambda run, steps: {})
+    measure: Any = SimpleNamespace(metric="mine.x", **({"first": None, "last": None} | chosen))
+    study: Any = SimpleNamespace(measures={"m": measure})
+    setting: Any = SimpleNamespace(name="a", trained=True)
+    cell = cells.Cell(setting, 0, tmp_path / "cells" / "a" / "0", {})
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "trained.json").write_text("{}")
+    assert cells._row(study, cell).values["m"] == mean

@@ -102,6 +102,8 @@ def test_work_that_was_cut_is_wrong_and_unpaid_work_is_not_counted() -> None:
         ({"score": None}, None),
         ({"score": "3"}, None),
         ({"score": True}, None),
+        ({"belief": 0.49}, False),
+        ({"belief": 0.5}, True),
         ({}, None),
     ],
 )

@@ -160,7 +160,7 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_Part]
     name: str | None = None
-    """Of a speaker, for whoever keeps the conversation: agents do not read it."""
+    """Name of a speaker for whoever keeps the conversation: agents do not read it."""
     type: Literal["text"] | None = None
     """Some clients write it."""
 
