@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,8 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     keys = {"questions": 2, "eval_every": 0, "threads": 1, "hooks": []}
     comas.train(out="runs/done", steps=1, test_questions=2, **keys)
     comas.train(out="runs/other", steps=0, test_questions=0, method="ttrl", **keys)
+    shutil.copytree(tmp_path / "runs" / "done", tmp_path / "runs" / "deep")
+    (tmp_path / "runs" / "deep" / "eval" / "after.json").write_text("[" * 100_000)
     (tmp_path / "runs" / "broken").mkdir()
     (tmp_path / "runs" / "broken" / "config.toml").write_text("steps = ")
     of_later = tmp_path / "runs" / "other" / "config.toml"
@@ -68,7 +71,7 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     held = files.lock(tmp_path / "runs" / "other", "run")
     records = {record["run"]: record for record in listed("runs", monkeypatch, capsys)}
     held.release()
-    assert len(records) == 3
+    assert len(records) == 4
     done = records["runs/done"]
     assert (done["method"], done["base"], done["steps"]) == ("comas", "tiny", "1 of 1")
     assert " -> " in done["accuracy"]
@@ -76,6 +79,7 @@ def test_runs_are_listed_the_latest_first_with_their_state(
     assert done["state"] == "done"
     assert (records["runs/other"]["method"], records["runs/other"]["state"]) == ("ttrl", "running")
     assert "damaged" in records["runs/broken"]["state"]
+    assert records["runs/deep"]["accuracy"].endswith(" -> ?")
     assert [r["run"] for r in listed("runs ttrl", monkeypatch, capsys)] == ["runs/other"]
 
     def refused(*_: object) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import comas
 from comas.config.plan import plan
 from comas.config.schema import read, settings_of
 from comas.evaluation import games
+from comas.evaluation.questions import of_weights
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.setups import chosen_setup
 from comas.evaluation.spec import EvaluationPlan
@@ -530,7 +532,22 @@ def test_training_on_does_not_change_what_is_evaluated(trained: Path, tmp_path: 
     assert evaluation.plan.places == {str(trained): f"{trained}@2", "tiny": "tiny"}
 
 
-@pytest.mark.parametrize("line", ["{}", "[1]", "\xff", '{"id": "x", "verdict": 7}'])
+def test_weights_are_read_for_their_digest_whatever_a_manifest_beside_them_says(
+    trained: Path, tmp_path: Path
+) -> None:
+    run, _ = run_at(str(trained)) or (None, None)
+    assert run is not None
+    copy = tmp_path / "copy"
+    shutil.copytree(run.intact(None), copy)
+    weights = copy / "a0" / "adapter_model.safetensors"
+    before = of_weights({"home/a0": str(copy / "a0")})
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert of_weights({"home/a0": str(copy / "a0")}) != before
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "\xff", "[" * 100_000, '{"id": "x", "verdict": 7}'])
 def test_a_damaged_log_is_one_line(evaluation: Path, tmp_path: Path, line: str) -> None:
     copy = tmp_path / "e"
     subprocess.run(["cp", "-r", str(evaluation), str(copy)], check=True)

@@ -30,6 +30,7 @@ from comas.seams import Request
 from comas.stats import wilson
 from comas.storage import files
 from comas.storage.run import Run
+from comas.tasks import pick
 from comas.types import Sampling, UserMistake
 from tests.support.command import run
 from tests.support.runs import SMALL, run_of
@@ -322,6 +323,37 @@ def test_an_export_knows_what_it_was_trained_on(
     ((_, found),) = overlaps([str(folder / "a0" / "model"), str(folder / "a3" / "model")], asked)
     assert found is not None
     assert len(found.exact) == 3
+
+
+def test_weights_in_the_folder_of_a_team_run_no_code_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "models" / "mine"
+    model.mkdir(parents=True)
+    (tmp_path / "manifest.json").write_text('{"earlier": [], "files": {}}')
+    (tmp_path / "evil.py").write_text("print('foreign code runs')")
+    asked = [(pick.task, pick.task.load("test", limit=3, seed=0))]
+    for line in ('method = "./evil.py"', 'task = "./evil.py"', 'tools = ["./evil.py"]'):
+        (tmp_path / "team.toml").write_text(f'hosts.home.base = "tiny"\n{line}\n')
+        assert exported(model) == tmp_path.resolve()
+        list(overlaps([str(model)], asked))
+        assert "foreign code" not in capsys.readouterr().out
+
+
+def test_an_export_has_the_checkpoints_own_files_alone(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(runs["full"].path, copy)
+    (tmp_path / "secret").write_text("a key of somebody's")
+    (policy,) = sorted(copy.glob("checkpoints/*/a0"))[-1:]
+    (policy / "added_tokens.json").symlink_to(tmp_path / "secret")
+    (policy / "notes.txt").write_text("mine")
+    out = tmp_path / "out"
+    comas.export(copy, out)
+    names = {file.name for file in (out / "a0" / "model").iterdir()}
+    assert names & {"added_tokens.json", "notes.txt"} == set()
+    assert "config.json" in names
 
 
 def test_exports_without_merged_models(

@@ -246,8 +246,14 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
     for name, data, said in (
         (tensors, kept[:1000], "has no adapter_model.safetensors that can be read"),
         (tensors, None, "has no"),
-        (config, b"[1]", "holds no object"),
+        (config, b"[1]", "it is no object"),
         (config, b"{", "cannot be read"),
+        (config, b"[" * 100_000, "nested too deeply"),
+        (config, b'{"lora_alpha": "two"}', "lora_alpha is 'two', wanted is a finite number"),
+        (config, b'{"lora_alpha": NaN}', "lora_alpha is nan"),
+        (config, b'{"alpha_pattern": ["x"]}', "wanted is a table"),
+        (config, b'{"alpha_pattern": {"(": 3}}', "no plain pattern"),
+        (config, b'{"alpha_pattern": {"(([a-z0-9._])+)+X": 3}}', "no plain pattern"),
     ):
         whole = name.read_bytes()
         name.unlink() if data is None else name.write_bytes(data)

@@ -600,3 +600,13 @@ def test_what_no_program_could_pass_is_no_verdict_on_one(tests: str) -> None:
 def test_tests_that_help_themselves_are_run(tests: str) -> None:
     assert check("def f(x): return x + 1", tests, names=["f"]).verdict == "right"
     assert check("def f(x): return x", tests, names=["f"]).verdict == "wrong"
+
+
+@pytest.mark.parametrize("line", [b'["int", "' + b"f" * 5000, b"9" * 5000, b"[" * 100_000])
+def test_a_forged_end_that_cannot_be_read_is_wrong(line: bytes) -> None:
+    assert sandbox._outcome(line + b"\n")["verdict"] == "wrong"
+
+
+def test_a_program_cannot_make_the_message_of_a_test_too_large() -> None:
+    tests = "assert f(1) == 2, f(1) * 500"
+    assert check("def f(x): return 'a' * 1_000_000", tests, names=["f"]).verdict == "wrong"

@@ -209,6 +209,7 @@ def test_own_questions(tmp_path: Path) -> None:
     ("row", "said"),
     [
         ({"question": 1}, "`question`"),
+        ({"question": "  "}, "`question` is empty"),
         ({"question": "?", "kind": "poem"}, "one of math, science, choice, text"),
         ({"question": "?", "answer": [1]}, "a text or a number"),
     ],

@@ -79,9 +79,10 @@ def test_rows_of_a_step_that_was_played_again_are_the_new_ones(run: Run) -> None
 def test_a_damaged_line_is_named(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     read = reader(path)
-    path.write_text('{"n": 0}\n{"n\n')
-    with pytest.raises(UserMistake, match=r"x\.jsonl line 2"):
-        read()
+    for damage in ('{"n', "[1]", "7", "[" * 100_000):
+        path.write_text(f'{{"n": 0}}\n{damage}\n')
+        with pytest.raises(UserMistake, match=r"x\.jsonl line 2"):
+            read()
 
 
 def test_a_run_as_documents(run: Run) -> None:
@@ -212,3 +213,13 @@ def test_pay_that_was_compared_is_listed_as_what_it_was_before(tmp_path: Path) -
     documents = RunDocuments(str(run.path))
     assert documents.read("step/0")[0]["kinds"] == ["right-but-unrewarded"]
     assert documents.read("step/1")[0]["kinds"] == []
+
+
+def test_a_judgement_about_itself_is_of_no_work(run: Run) -> None:
+    file = run.path / "episodes" / "000000.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    for turn in records[1]["turns"]:
+        turn["about"] = turn["id"]
+        turn["info"] = {"accepts": True}
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert RunDocuments(str(run.path)).read("step/0")[1]["kinds"] == []

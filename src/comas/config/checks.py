@@ -6,10 +6,8 @@ Leaves out: what a config's tables say of each other (`config.schema`), what fit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 from comas.config.mistakes import nearest
 from comas.config.plan import Plan
@@ -23,7 +21,7 @@ from comas.config.plugins import (
 from comas.config.schema import Config
 from comas.game.play import bare
 from comas.models import gguf
-from comas.models.sources import Source, check_place
+from comas.models.sources import Source, check_place, described_by
 from comas.objective.preference import WITHOUT_KL
 from comas.types import Method, Task, UserMistake
 
@@ -119,10 +117,9 @@ def _positions(source: Source) -> int | None:
     if source.kind not in ("tiny", "folder", "gguf") or not described.is_file():
         return None
     try:
-        model_config: Any = json.loads(described.read_text(encoding="utf-8-sig"))
+        facts = described_by(described)
     except ValueError:
         return None  # loading it says what is wrong
-    facts = cast("dict[str, Any]", model_config) if isinstance(model_config, dict) else {}
     positions = facts.get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
 

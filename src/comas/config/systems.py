@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from comas.config.plan import Plan, plan
+from comas.config.plugins import load_plugin, names_file
 from comas.config.schema import ONLY_ADAPTERS, Config, hosts_named_in, read, settings_of
 from comas.models.gguf import is_gguf
 from comas.models.sources import (
@@ -27,7 +28,7 @@ from comas.models.sources import (
 from comas.program import command
 from comas.storage import files
 from comas.storage.run import Run
-from comas.types import UserMistake
+from comas.types import Task, UserMistake
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """`key=value` pairs, or dotted key -> value."""
@@ -107,13 +108,13 @@ def independent(location: str) -> str:
     return str(run_and_step[0].path) if run_and_step is not None else location
 
 
-def training_of(name: str) -> tuple[Plan, list[str]] | None:
-    """Find the plan by which a run or an export was trained, and its bases; None for what was not
-    trained here.
+def training_of(name: str) -> tuple[Config, Task, list[str]] | None:
+    """Find the config by which a run or an export was trained, its task, and its bases; None for
+    what was not trained here.
     """
     if (run_and_step := run_at(name)) is not None:
         training = plan(read(run_and_step[0].path / "config.toml"))
-        return training, training.base_names()
+        return training.config, training.task, training.base_names()
     if (folder := exported(name)) is None:
         return None
     if earlier := (files.facts(folder) or {})["earlier"]:
@@ -121,7 +122,18 @@ def training_of(name: str) -> tuple[Plan, list[str]] | None:
             f"{folder}: its run started from {', '.join(earlier)}, whose questions are not known"
             " here"
         )
-    return plan(read(folder / TEAM, shared=False)), []  # nobody is asked
+    file = folder / TEAM
+    if Path(name).resolve() in (folder, file):
+        training = plan(read(file, shared=False))  # nobody is asked
+        return training.config, training.task, []
+    # weights in it were named: they are data, and code beside them is not asked for
+    config = read(file, shared=True)
+    if names_file(config.task):
+        raise UserMistake(
+            f"{file}: its task is code, which weights in its folder do not run: its questions are"
+            " not known here"
+        )
+    return config, load_plugin("task", config.task), []
 
 
 def _plan_of_run(run: Run, overrides: Overrides, checkpoint: Path | None) -> Plan:

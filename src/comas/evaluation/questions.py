@@ -122,10 +122,9 @@ def trained_on(name: str) -> list[Question]:
     training = training_of(name)
     if training is None:
         return []
-    plan, before = training
-    config = plan.config
+    config, task, before = training
     options = config.task_options
-    questions = loaded(plan.task, "train", path=config.data, seed=config.seed, **options)
+    questions = loaded(task, "train", path=config.data, seed=config.seed, **options)
     return questions + [question for base in before for question in trained_on(base)]
 
 
@@ -213,15 +212,9 @@ def _of_folder(folder: Path) -> dict[str, str]:
     """File -> SHA-256, of all that a model is loaded from."""
     if folder.is_file():
         return {folder.name: kept.digest(folder)}
-    # a checkpoint's, which was compared when it was opened
-    sealed = (disk.facts(folder.parent) or {"files": {}})["files"]
     files = {file for pattern in LOADED for file in folder.glob(pattern) if file.is_file()}
-    digests: dict[str, str] = {}
-    for file in sorted(files):
-        if file.name != "optimizer.safetensors":
-            file_facts = sealed.get(f"{folder.name}/{file.name}", {})
-            digests[file.name] = file_facts.get("sha256") or kept.digest(file)
-    return digests
+    own = [file for file in sorted(files) if file.name != "optimizer.safetensors"]
+    return {file.name: kept.digest(file) for file in own}
 
 
 def run_digests(config: Config, asked: RunQuestions, sources: Mapping[str, str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ class EvaluationPlan:
 def upgraded(written: bytes) -> bytes:
     """An `evaluation.json` with its settings as a table, where they were `key=value` pairs."""
     try:
-        data = json.loads(written)
+        data = disk.parsed(written)
         for table in (data, *data["changes"]):
             if "pairs" in table:
                 table["settings"] = settings_of(table.pop("pairs"))

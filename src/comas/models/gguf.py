@@ -205,9 +205,9 @@ def _facts_of(base: str) -> GgufFacts:
         read = GGUFReader(base)
         field = read.get_field("general.architecture")
         template = read.get_field("tokenizer.chat_template")
-    except (OSError, ValueError, IndexError) as error:
+        architecture = str(field.contents()) if field is not None else "none"
+    except (OSError, ValueError, LookupError, RecursionError) as error:
         raise UserMistake(_unreadable(base, error)) from error
-    architecture = str(field.contents()) if field is not None else "none"
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         supported = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
         raise UserMistake(

@@ -7,7 +7,6 @@ safetensors.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from comas.models.gguf import as_read, is_gguf, is_rounded, is_small, keep_copy
 from comas.models.kept import cache
 from comas.models.sources import (
     apart_up_to,
+    described_by,
     file_of,
     files_of,
     is_packaged,
@@ -156,9 +156,8 @@ def _check_weights(base: str, folder: Path, arguments: Mapping[str, str]) -> Non
     if arguments or not folder.is_dir():
         return
     try:
-        described = json.loads((folder / "config.json").read_text(encoding="utf-8-sig"))
-        quantised = described.get("quantization_config")
-    except (OSError, ValueError, AttributeError):
+        quantised = described_by(folder / "config.json").get("quantization_config")
+    except (OSError, ValueError):
         return  # loading tells what is wrong
     if isinstance(quantised, Mapping):
         method = cast("Mapping[str, Any]", quantised).get("quant_method", "no method named")

@@ -5,7 +5,6 @@ whether it is to be had. Leaves out: loading it, installing anything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -135,14 +134,19 @@ def adapters_among(places: Mapping[str, str]) -> dict[str, str]:
     return {policy: place for policy, place in places.items() if is_adapter(place)}
 
 
+def described_by(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model's folder; OSError or ValueError where there is none."""
+    return files.object_in(file.read_text(encoding="utf-8-sig"))
+
+
 def recorded_base(folder: str | Path) -> str:
     """The model that the adapter in this folder was made for: of a shipped or packaged one its
     name, not its place on a machine.
     """
     path = Path(folder) / ADAPTER
     try:
-        base = json.loads(path.read_text(encoding="utf-8-sig")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
+        base = described_by(path).get("base_model_name_or_path")
+    except (OSError, ValueError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
     if not isinstance(base, str) or not base:
         raise UserMistake(f"{path} names no base: set base_model_name_or_path there")
@@ -491,8 +495,7 @@ def knows_few_words(source: Source) -> bool:
     """
     if source.kind == "folder":
         try:
-            described = json.loads((Path(source.where) / "config.json").read_text("utf-8"))
-            return int(described["vocab_size"]) < FEW
+            return int(described_by(Path(source.where) / "config.json")["vocab_size"]) < FEW
         except (OSError, ValueError, KeyError, TypeError):
             return False
     return source.kind != "api" and source.tiny

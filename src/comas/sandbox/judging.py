@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def words(error: BaseException) -> str:
-    """Return the text of an error; nothing where that fails."""
+    """Return the beginning of the text of an error; nothing where that fails."""
     try:
-        return str(error)
+        return str(error)[:300]  # a second copy of all of it may need more memory than there is
     except Exception:  # noqa: BLE001 - whatever a program's own error does
         return ""
 

@@ -171,10 +171,26 @@ def _record(file: Path) -> dict[str, Any]:
     return {"bytes": file.stat().st_size, "sha256": digest(file)}
 
 
+def parsed(text: str | bytes) -> Any:
+    """The value that JSON writes; a ValueError where it is none, also of nesting without end."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deeply: {error}") from error
+
+
+def object_in(text: str | bytes) -> dict[str, Any]:
+    """The object that JSON writes; a ValueError where it is none."""
+    value = parsed(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return cast("dict[str, Any]", value)
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON file that was written whole, or None."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return object_in(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -192,12 +208,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def facts(folder: Path) -> dict[str, Any] | None:
     """The manifest of a sealed folder; None where there is none that can be read."""
     try:
-        manifest: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        table = object_in((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    if not isinstance(manifest, dict):
-        return None
-    table = cast("dict[str, Any]", manifest)
     return table if isinstance(table.get("files"), dict) else None
 
 

@@ -5,7 +5,6 @@ Leaves out: which games there are (`evaluation.runner`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -56,7 +55,7 @@ class Log:
 
     def _read(self, row: bytes, number: int) -> dict[str, Any]:
         try:
-            record = json.loads(row.decode("utf-8"))
+            record = files.object_in(row.decode("utf-8"))
             _check(record)
         except (ValueError, KeyError, TypeError) as error:
             raise UserMistake(

@@ -6,7 +6,6 @@ Leaves out: where the files are and when they are written (`storage.run`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -103,7 +102,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
+                yield files.object_in(line)
             except ValueError as error:
                 raise UserMistake(f"{path} line {number} is damaged: {error}") from error
 

@@ -61,6 +61,8 @@ def _question(row: Record, where: str) -> Question:
     if not isinstance(kind, str) or kind not in KINDS:
         raise UserMistake(f"{where}: `kind` is {kind!r}: one of {', '.join(KINDS)}")
     prompt = row["question"].strip()
+    if not prompt:
+        raise UserMistake(f"{where}: `question` is empty: write one, or leave the line out")
     if answer is not None:
         answer = _reference(answer, kind, prompt, where)
     return Question(id=identity("jsonl", prompt), prompt=prompt, kind=kind, answer=answer)

@@ -124,7 +124,11 @@ def _work(
     """The labelled work that a judgement goes back to; None where other work was shown instead."""
     if turn["info"].get("known") == "wrong":
         return None
+    seen: set[str] = set()
     work = turns.get(turn["about"])
     while work is not None and "right" not in work["info"]:
+        if work["id"] in seen:  # no game of ours writes a circle, but a file may have one
+            return None
+        seen.add(work["id"])
         work = turns.get(work["about"])
     return work

@@ -6,7 +6,6 @@ Leaves out: how they reach the page (`server`, `page`).
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,7 +123,7 @@ class Growing:
             if not row.endswith(b"\n"):  # it is still being written
                 return
             try:
-                self._records.append(json.loads(row))
+                self._records.append(files.object_in(row))
             except ValueError as error:
                 number = len(self._records) + 1
                 raise UserMistake(f"{self.path} line {number} is damaged: {error}") from error

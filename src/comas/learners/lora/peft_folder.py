@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from comas.learners.lora.layers import linear_layers
 from comas.learners.lora.population import Population, targets_of
 from comas.models.loading import load_models
-from comas.models.sources import ADAPTER, adapters_among, known_as, recorded_base
+from comas.models.sources import ADAPTER, adapters_among, described_by, known_as, recorded_base
 from comas.seams import AdapterSpec
 from comas.types import UserMistake
 
@@ -80,11 +80,9 @@ def facts(folder: str | Path) -> dict[str, Any]:
     """Read the adapter_config.json of a folder; an error where it is not plain LoRA."""
     path = Path(folder) / ADAPTER
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
+        config = described_by(path)
     except (OSError, ValueError) as error:
         raise UserMistake(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise UserMistake(f"{path} cannot be read: it holds no object, but {config!r}")
     for key, plain in (PLAIN | ODD).items():
         if (config.get(key) or plain) != plain:
             remedy = MERGED
@@ -98,6 +96,18 @@ def facts(folder: str | Path) -> dict[str, Any]:
         raise UserMistake(
             f"adapter {folder}: init_lora_weights is {how!r}, which also changes the base: save it"
             " with peft's path_initial_model_for_weight_conversion, which makes it plain LoRA"
+        )
+    alphas = config.get("alpha_pattern") or {}
+    if not isinstance(alphas, dict):
+        raise UserMistake(f"{path}: alpha_pattern is {alphas!r}, wanted is a table of numbers")
+    for name, alpha in {"lora_alpha": config.get("lora_alpha", 1), **alphas}.items():
+        is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+        if not is_number or not math.isfinite(alpha):
+            raise UserMistake(f"{path}: {name} is {alpha!r}, wanted is a finite number")
+    if odd := [name for name in alphas if not _is_plain(name)]:
+        raise UserMistake(
+            f"{path}: alpha_pattern has {odd[0]!r}, which is no plain pattern of modules' names:"
+            f" {MERGED}"
         )
     return config
 
@@ -213,6 +223,17 @@ def _ranks(folder: Path) -> dict[str, int]:
     if not ranks:
         raise UserMistake(f"adapter {folder} is empty")
     return ranks
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a key of alpha_pattern is a name, with few wildcards: somebody else's regular
+    expression may take hours.
+    """
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return re.fullmatch(r"[\w.*\\^$-]+", pattern) is not None and pattern.count("*") <= 3
 
 
 def _of_pattern(pattern: dict[str, Any] | None, name: str, default: Any) -> Any:
