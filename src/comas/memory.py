@@ -364,6 +364,18 @@ class MemoryPlan:
                     " max_rows or context of its hosts, or set checkpointing=true there"
                 )
 
+    def crowding(self, runs: int) -> Iterator[str]:
+        """Say of which device so many such runs may take more at once than there is."""
+        for device, memory in self.memory.items():
+            usable = memory.usable
+            taken = self.taken(device)
+            if usable is not None and runs > 1 and runs * taken > usable:
+                fit = max(1, usable // taken)
+                yield (
+                    f"{runs} runs at once may not fit into memory, and the system ends what does"
+                    f" not: each takes {self.compared(device)}: --jobs {fit} is safe"
+                )
+
     def check(self) -> None:
         """Refuse a run whose device cannot hold what its hosts keep."""
         for device, memory in self.memory.items():

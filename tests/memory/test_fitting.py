@@ -608,3 +608,22 @@ def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
     assert memory.size_of(str(tmp_path), str(tmp_path)).parameters == pytest.approx(
         30.5e9, rel=0.02
     )
+
+
+@pytest.mark.parametrize(
+    ("free", "runs", "said"),
+    [
+        (40, 2, ["2 runs at once may not fit", "--jobs 1 is safe"]),
+        (40, 1, []),
+        (90, 3, []),
+        (90, 4, ["4 runs at once", "--jobs 3 is safe"]),
+        (10, 2, ["--jobs 1 is safe"]),
+        (None, 9, []),
+    ],
+)
+def test_runs_that_crowd_a_device_are_told(free: int | None, runs: int, said: list[str]) -> None:
+    hosts = [memory.HostMemory(name, "cpu", kept=10, passes=5) for name in ("left", "right")]
+    planned = memory.MemoryPlan(hosts, {"cpu": DeviceMemory(free, free)})
+    notes = list(planned.crowding(runs))
+    assert len(notes) == bool(said)
+    assert all(words in notes[0] for words in said)

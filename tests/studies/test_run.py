@@ -15,8 +15,10 @@ import pytest
 from rich.console import Console
 
 import comas
+from comas import memory
 from comas.cli import study as shown
 from comas.display import bars_of
+from comas.machine import DeviceMemory
 from comas.storage.run import Run
 from comas.studies import cells, verb
 from comas.studies.cells import Ended, Watch, jobs_for, rows_of
@@ -470,6 +472,18 @@ def test_the_command_says_what_it_costs_and_what_became_of_it(
     keys = {"left", "right", "difference", "low", "high", "p", "verdict"}
     assert keys <= record["claims"][0].keys()
     assert len(quick.commands) == 7
+
+
+@pytest.mark.usefixtures("undrawn", "quick")
+def test_runs_that_may_not_fit_side_by_side_are_told_before_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**9, 10**9))
+    file = small(tmp_path)
+    assert run(["study", str(file), "--dry-run", "--jobs", "2"], monkeypatch) == 0
+    assert "at once may not fit" not in capsys.readouterr().err
+    assert run(["study", str(file), "--dry-run", "--jobs", "1000"], monkeypatch) == 0
+    assert capsys.readouterr().err.count("1000 runs at once may not fit into memory") == 1
 
 
 def test_what_is_left_is_forecast_by_the_runs_that_are_done(done: Path) -> None:

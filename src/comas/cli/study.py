@@ -57,7 +57,7 @@ def study(
     if dry_run:
         grid.declare(write=False)
         left = _say_left(grid)
-        grid.check_left()
+        grid.check_left(jobs, print_note)
         _say_forecast(grid, jobs)
         if json_:
             print_json(ctx, left)
@@ -99,7 +99,7 @@ def _say_left(grid: Study) -> dict[str, int]:
 def _run(grid: Study, jobs: int | None) -> None:
     """Run what is left, and show how far it has come."""
     left = _say_left(grid)
-    grid.check_left()
+    grid.check_left(jobs, print_note)
     _say_forecast(grid, jobs)
     console = Console()
     if console.is_terminal and not console.is_dumb_terminal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,13 +178,21 @@ class Study:
             return True
         return any(has_figure(cell, measure["metric"]) for cell in self.cells)
 
-    def check_left(self) -> None:
-        """An error for a setting with something left that training would refuse."""
+    def check_left(
+        self, jobs: int | None = None, note: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """An error for a setting with something left that training would refuse; a note for the
+        first of which `jobs` runs at once may not fit.
+        """
+        crowding: list[str] = []
         for setting in {cell.setting.name: cell.setting for cell in self.left()}.values():
             plan = setting.plan
             with naming(f"{self.file}: setting {setting.name}"):
                 of_run(plan.config, plan.task, note=lambda _: None)
-                memory.bounds_of_new(plan, note=lambda _: None)
+                bounded = memory.bounds_of_new(plan, note=lambda _: None)
+            crowding += memory.memory_plan(bounded).crowding(self.jobs(jobs))
+        for line in crowding[:1]:
+            note(line)
 
     def jobs(self, jobs: int | None) -> int:
         """Cells that run at once: by default as many as cores bear."""
