@@ -385,6 +385,30 @@ def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch)
     assert found.reply == 200
 
 
+def test_weighings_and_other_roles_say_nothing_of_how_long_a_reply_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A judge's word and weighing end at once; solutions are cut, as none of them has ended."""
+    now = [0.0]
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def play(number: int, tokens: int) -> list[Episode]:
+        now[0] += number * (1.0 + 0.01 * tokens)
+        facts: dict[str, Any] = {"about": None, "version": 0}
+        turns = [
+            Turn("s", "a", "h/a", "solution", "?", "!", tokens=tokens, finished=False, **facts),
+            Turn("e", "b", "h/b", "evaluation", "?", "!", tokens=4, finished=True, **facts),
+            Turn("j", "b", "h/b", "scoring", "?", "!", tokens=1, finished=True, **facts),
+        ]
+        turns[2].info["weights"] = [0.0, 0.0]
+        return [Episode(f"e{i}", Question(id="q", prompt="?"), turns) for i in range(number)]
+
+    found = run_sync(pace.pace_of(play, 1, lambda _: 200))
+    assert found.lengths == {"solution": 200, "evaluation": 4}
+    assert (found.tokens, found.reply) == (205, 102)
+    assert found.seconds == pytest.approx(1.0 + 0.01 * 200)
+
+
 # --- answers that are cut
 
 

@@ -7,8 +7,11 @@ accuracy, which a run adds to its steps.
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,8 +91,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     finally:
         team.close()
     per_step = discussions / len(pace.episodes)
-    rows = sum(t.prompt_tokens + min(room(t), pace.reply) for t in learning_turns) * per_step
-    turns = sum(len(episode.turns) for episode in pace.episodes) * per_step
+    rows = sum(turn.prompt_tokens + pace.tokens_of(turn) for turn in learning_turns) * per_step
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
@@ -114,7 +116,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         "memory": {"peak": peak, "estimated": estimated},
         "disk": {"checkpoint": checkpoint, "free": free},
         "seconds": {"sampling": sampling, "learning": learning},
-        "step_tokens": pace.reply * turns,
+        "step_tokens": pace.tokens * discussions,
     }
     return DryRun(config, lines, data)
 
@@ -208,12 +210,29 @@ class Pace:
     """The episodes that were played last, with cut replies."""
     seconds: float
     """Seconds of one discussion, with replies as long as they are going to be."""
-    reply: float
-    """Mean tokens of those."""
+    lengths: Mapping[str, float]
+    """Role -> tokens of such a reply."""
     speed: float | None = None
     """Generated tokens per second beyond the first few of each reply; None where that could not be
     told.
     """
+
+    def tokens_of(self, turn: Turn) -> float:
+        """Tokens of a reply that was cut, as long as it is going to be; a weighing has its own."""
+        return turn.tokens if is_weighing(turn) else self.lengths[turn.role]
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one discussion, with such replies."""
+        turns = [turn for episode in self.episodes for turn in episode.turns]
+        return math.fsum(map(self.tokens_of, turns)) / len(self.episodes)
+
+    @property
+    def reply(self) -> float:
+        """Mean tokens of a reply; of those that are drawn, where any is."""
+        turns = [turn for episode in self.episodes for turn in episode.turns]
+        drawn = [turn for turn in turns if not is_weighing(turn)] or turns
+        return statistics.fmean(map(self.tokens_of, drawn))
 
 
 def capped(context: GameContext, tokens: int) -> GameContext:
@@ -245,16 +264,32 @@ async def pace_of(play: Play, most: int, room: Callable[[Turn], int]) -> Pace:
         first = episodes[0].error or "nobody was asked anything"
         raise UserMistake(f"every discussion failed; the first: {first}")  # as the first step says
     generated = sum(turn.tokens for turn in turns)
-    finished = sum(turn.finished for turn in turns)
-    # of replies that may be cut anywhere
-    mean = generated / finished if finished else float("inf")
-    expected = sum(min(room(turn), mean) for turn in turns)
     more = generated - sum(turn.tokens for episode in short for turn in episode.turns)
     seconds = ended - between
     token = max(0.0, seconds - (between - began)) / more if more > 0 else 0.0
-    seconds += token * max(0.0, expected - generated)
-    speed = 1 / token if token else None
-    return Pace(episodes, seconds / len(episodes), expected / len(turns), speed)
+    pace = Pace(
+        episodes, seconds / len(episodes), _lengths(turns, room), 1 / token if token else None
+    )
+    longer = max(0.0, pace.tokens - generated / len(episodes))
+    return replace(pace, seconds=pace.seconds + token * longer)
+
+
+def _lengths(turns: Sequence[Turn], room: Callable[[Turn], int]) -> dict[str, float]:
+    """Role -> expected tokens of a reply that is drawn, of replies that may be cut anywhere: those
+    of all over those that have ended, at most as many as it may have.
+    """
+    generated: Counter[str] = Counter()
+    finished: Counter[str] = Counter()
+    most: dict[str, int] = {}
+    for turn in turns:
+        if not is_weighing(turn):  # which is whole, and says nothing of the length of replies
+            generated[turn.role] += turn.tokens
+            finished[turn.role] += turn.finished
+            most[turn.role] = room(turn)
+    return {
+        role: min(most[role], generated[role] / finished[role] if finished[role] else math.inf)
+        for role in most
+    }
 
 
 def spoken(seconds: float) -> str:
