@@ -151,29 +151,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * float(bdtr(fewer, only_first + only_second, 0.5)))
 
 
-def paired_bootstrap(
-    differences: Sequence[float], seed: int = 0, draws: int = 9999, level: float = 0.95
-) -> Interval:
-    """Mean of paired differences with a percentile interval over resampled questions.
-
-    Efron and Tibshirani 1993, chapter 13. Where all differences are equal nothing is resampled: the
-    interval is then what as many questions without an exception allow.
-    """
-    array = np.asarray(differences, dtype=np.float64)
-    if len(array) < 2:
-        raise ValueError(
-            f"a paired comparison of {len(array)} questions was asked for: it takes two or more"
-        )
-    if _are_equal(array.tolist()):
-        return _unanimous(float(array.mean()), len(array), level)
-    rng = np.random.default_rng(seed)
-    means = np.empty(draws)
-    for i in range(draws):
-        means[i] = array[rng.integers(0, len(array), len(array))].mean()
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    return Interval(float(array.mean()), float(low), float(high), len(array))
-
-
 def sign_flips(differences: Sequence[float], seed: int = 0, draws: int = 9999) -> float:
     """Two-sided p of no difference, by Fisher's randomisation test.
 
@@ -317,13 +294,15 @@ def share_interval(
     """
     tops_Q = [math.fsum(column) for column in zip(*tops_SQ, strict=True)]
     bottoms_Q = [math.fsum(column) for column in zip(*bottoms_SQ, strict=True)]
-    pairs = zip(tops_Q, bottoms_Q, strict=True)
-    shares = [top / bottom for top, bottom in pairs if bottom > 0]
+    asked = [q for q, bottom in enumerate(bottoms_Q) if bottom > 0]
+    shares = [tops_Q[q] / bottoms_Q[q] for q in asked]
     if not shares:
         return None
     if _are_equal(shares):
         return accuracy_interval(shares[:1] * len(shares))
-    interval = ratio_interval(tops_SQ, bottoms_SQ)
+    # questions without a case tell nothing of its spread
+    tops, bottoms = ([[row[q] for q in asked] for row in rows] for rows in (tops_SQ, bottoms_SQ))
+    interval = ratio_interval(tops, bottoms)
     mean = math.fsum(tops_Q) / math.fsum(bottoms_Q)
     return Interval(mean, max(0.0, interval.low), min(1.0, interval.high), len(shares))
 

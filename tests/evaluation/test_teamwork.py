@@ -79,6 +79,12 @@ def test_a_share_is_that_of_the_pooled_cases(pairs: list[tuple[int, int]]) -> No
     assert found.n == sum(bottom > 0 for bottom in bottoms)
 
 
+def test_questions_without_a_case_say_nothing_of_a_shares_spread() -> None:
+    tops, bottoms = [1.0, 0.0, 2.0, 1.0], [1.0, 2.0, 2.0, 1.0]
+    alone = share_interval([tops], [bottoms])
+    assert share_interval([[*tops, *[0.0] * 96]], [[*bottoms, *[0.0] * 96]]) == alone
+
+
 @settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=2, max_size=40))
 def test_of_one_case_per_question_it_is_the_interval_of_an_accuracy(right: list[bool]) -> None:

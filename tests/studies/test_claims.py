@@ -109,6 +109,15 @@ def test_holm_counts_every_claim() -> None:
 def test_a_claim_may_be_contradicted_and_one_seed_says_nothing() -> None:
     (contradicted,) = verdicts_of(study({}), rows(a=[0.1, 0.11, 0.12], b=[0.9, 0.9, 0.9]))
     assert contradicted.word == "contradicted"
+    # half an interval below: enough for one claim, too little for one of four
+    values = rows(a=[0.1, 0.2, 0.3], b=[0.4, 0.5, 0.5], c=[0.1, 0.2, 0.3])
+    (one,) = verdicts_of(study({}), values)
+    assert (one.word, one.difference and one.difference.high < 0) == ("contradicted", True)
+    several = study({}, *[{"right": "c"}] * 3)
+    several.settings["c"] = {}
+    first, *_ = verdicts_of(several, values)
+    assert first.word == "not shown"
+    assert first.other_p == pytest.approx(4 * one.other_p)
     (alone,) = verdicts_of(study({}, seeds=1), rows(a=[0.9], b=[0.1]))
     assert alone.word == "not tested, one seed"
     assert alone.p == 1.0
@@ -191,17 +200,29 @@ def test_measures_of_a_run_and_of_its_agents(monkeypatch: pytest.MonkeyPatch) ->
         steps=3,
         tokens=9,
         step_seconds=1.5,
-        accuracy={"before": Interval(0.25, 0, 1, 4), "after": Interval(0.5, 0, 1, 4)},
-        agents={"before": {"a0": 0.25, "a1": 0.25}, "after": {"a0": 0.75, "a1": 0.25}},
+        accuracy={"before": Interval(0.25, 0, 1, 4), "after": Interval(0.75, 0, 1, 4)},
+        agents={"before": {"a0": 0.25, "a1": 0.25}, "after": {"a0": 1.0, "a1": 0.5}},
+        gain=Interval(0.375, 0, 1, 4),
     )
     monkeypatch.setattr(cells, "result_of", lambda run: came_to)
-    run: Any = None
+
+    def answers(*verdicts: str) -> dict[str, Any]:
+        by_agent = (("a0", verdicts[:4]), ("a1", verdicts[4:]))
+        of_all = [(agent, q, v) for agent, own in by_agent for q, v in enumerate(own)]
+        return {"answers": [{"agent": a, "question": str(q), "verdict": v} for a, q, v in of_all]}
+
+    evaluations = {
+        "before": answers("right", *["wrong"] * 3, "right", *["wrong"] * 3),
+        # of what could not be judged afterwards nobody knows the gain
+        "after": answers(*["right"] * 2, *["failed"] * 2, "right", "wrong", "wrong", "right"),
+    }
+    run: Any = SimpleNamespace(read_eval=evaluations.get)
     values = cells._own_values(
         run, [{"validation": {"mean": 0.4}}, {}, {"validation": {"mean": 0.2}}]
     )
-    assert values["lowest"] == 0.25
+    assert values["lowest"] == 0.5
     assert values["best"] == 0.4
-    assert (values["gain"], values["gain.a0"], values["gain.a1"]) == (0.25, 0.5, 0.0)
+    assert (values["gain"], values["gain.a0"], values["gain.a1"]) == (0.375, 0.5, 0.25)
 
 
 def test_a_run_that_an_alarm_has_ended_is_done(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ SOUGHT = 0.6
 """Share of the pairs from which a judge should be found out, for the number of questions that would
 decide.
 """
+POWER = 0.8
+"""Share of preflights with so many questions that find it out."""
 ALIKE = 0.05
 """Share of questions with dissent below which votes compare nothing."""
 
@@ -602,17 +604,22 @@ def _pairs(values: Iterable[tuple[int, bool, float]]) -> list[tuple[float, float
 
 
 def preferred(pairs: Sequence[tuple[float, float]]) -> Interval:
-    """Share of pairs whose first value is greater, equal ones counting half, with its exact
-    interval at `LEVEL`, given how many are equal: a sign test, which holds for any number of pairs.
+    """Share of pairs whose first value is greater, equal ones counting half, with an interval at
+    `LEVEL` that holds for any number of pairs.
+
+    Two exact intervals at half the error each, of the share that is unequal and of the greater ones
+    among those, leave the share between .5 + u (s - .5) at their ends. It lies above a half where a
+    sign test says so.
     """
     greater = sum(more > less for more, less in pairs)
-    equal = sum(more == less for more, less in pairs)
+    unequal = sum(more != less for more, less in pairs)
     n = len(pairs)
-    if equal == n:
-        return Interval(0.5, 0.0, 1.0, n)
-    of_unequal = exact_share(greater, n - equal, LEVEL)
-    low, high = ((bound * (n - equal) + equal / 2) / n for bound in of_unequal[1:3])
-    return Interval((greater + equal / 2) / n, low, high, n)
+    each = 1 - (1 - LEVEL) / 2
+    u = exact_share(unequal, n, each)
+    s = exact_share(greater, unequal, each)
+    low = min(u.low * (s.low - 0.5), u.high * (s.low - 0.5))
+    high = max(u.low * (s.high - 0.5), u.high * (s.high - 0.5))
+    return Interval(0.5 + (greater - unequal / 2) / n, 0.5 + low, 0.5 + high, n)
 
 
 def information(j: float, rate: float) -> float:
@@ -682,7 +689,7 @@ def advice(result: Preflight) -> list[Advice]:
         return [Advice("all", "will not", why)]
     by_mode = {judge.mode: judge for judge in result.judges}
     judges = {
-        form: _of_judges(f"comas {form}", by_mode[mode], result.questions)
+        form: _of_judges(f"comas {form}", by_mode[mode], result.questions, result.truth is not None)
         for form, mode in FORMS.items()
     }
     telling = [form for form in (P_TRUE, "score=text") if judges[form].verdict == "can learn"]
@@ -725,21 +732,23 @@ def _of_votes(result: Preflight) -> Advice:
     return Advice("ttrl", "may learn", f"{why}; it moves towards its own majority, right or wrong")
 
 
-def _of_judges(method: str, judge: Judged, questions: int) -> Advice:
-    """Advise on a method that rewards these verdicts, of so many questions; labels are better
-    evidence than the majority.
+def _of_judges(method: str, judge: Judged, questions: int, has_labels: bool) -> Advice:
+    """Advise on a method that rewards these verdicts, of so many questions; where there are labels,
+    the majority is no evidence.
     """
     unread = round(judge.unreadable * judge.verdicts)
     if exact_share(unread, judge.verdicts, LEVEL).low >= UNREADABLE:
         why = f"{judge.unreadable:.2f} of the verdicts cannot be read"
         return Advice(method, "will not", why)
-    evidence = judge.prefers_right or judge.prefers
+    evidence = judge.prefers_right if has_labels else judge.prefers
+    if evidence is None and judge.prefers is not None:
+        return Advice(method, "not known", "no judged question has right and wrong work")
     if evidence is None:
         unreadable = f", and {unread} of {judge.verdicts} verdicts cannot be read" if unread else ""
         why = f"{judge.n} questions on which answers differ{unreadable}"
         return Advice(method, "not known", why)
-    what = "right work" if judge.prefers_right else "the majority's work"
-    pairs = "questions with right and wrong work" if judge.prefers_right else "questions"
+    what = "right work" if has_labels else "the majority's work"
+    pairs = "questions with right and wrong work" if has_labels else "questions"
     span = f"{evidence.mean:.2f} [{evidence.low:.2f}, {evidence.high:.2f}]"
     why = f"judges prefer {what} on {span} of {evidence.n} {pairs}"
     if evidence.low > 0.5:
@@ -753,8 +762,17 @@ def _of_judges(method: str, judge: Judged, questions: int) -> Advice:
 
 @cache
 def pairs_needed(share: float) -> int:
-    """Pairs from which a judge that prefers this share rightly, `SOUGHT` at least, is told from
-    chance.
+    """Pairs, none of them equal, from which a judge that prefers this share rightly, `SOUGHT` at
+    least, is told from chance in `POWER` of preflights.
     """
+    from scipy.special import bdtrc  # not scipy.stats, whose import takes a second
+
     share = max(SOUGHT, share)
-    return next(n for n in itertools.count(2) if exact_share(int(share * n), n, LEVEL).low > 0.5)
+    error = (1 - LEVEL) / 4
+    enough = 2
+    for n in itertools.count(2):
+        while bdtrc(enough - 1, n, 0.5) > error and enough <= n:
+            enough += 1
+        if enough <= n and bdtrc(enough - 1, n, share) >= POWER:
+            return n
+    raise AssertionError

@@ -24,9 +24,9 @@ from comas.stats import (
     Interval,
     accuracy_interval,
     finite,
+    gain_interval,
     holm,
     mcnemar,
-    paired_bootstrap,
     seeds_interval,
     sign_flips,
     spelt,
@@ -217,14 +217,14 @@ def difference(
         [b - a for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=False)
     ]  # run by run, question by question
     if len(values) == 2:
-        interval = paired_bootstrap(gaps[0], seed)
+        interval = gain_interval(gaps[0])
         if first.single and second.single:
             p, test = mcnemar(gaps[0].count(1.0), gaps[0].count(-1.0)), "McNemar, exact"
         else:
             p, test = sign_flips(gaps[0], seed), "sign flips"
     else:
         test = "t over runs and questions"
-        if first.system == second.system:  # the same runs in two ways
+        if runs_of(first.system) == runs_of(second.system):  # in two ways, or at two steps
             interval, p = two_level(gaps)
             test += ", paired"
         else:
@@ -249,6 +249,11 @@ def difference(
         "verdict": verdict(interval.mean, p),
         "tokens": [round(cell.tokens_per_question(), 1) for cell in (first, second)],
     }
+
+
+def runs_of(system: str) -> list[str]:
+    """Names of a system's runs, whatever their step: of `a@10,b@10` those of `a,b`."""
+    return [run.rpartition("@")[0] or run for run in system.split(",")]
 
 
 def verdict(difference: float, p: float) -> str:

@@ -28,6 +28,7 @@ import filelock
 import tomli_w
 
 from comas.children import python_path
+from comas.evaluation.accuracy import paired_gain
 from comas.evaluation.runner import PLAN, REPORT
 from comas.exit_codes import ALARMED
 from comas.machine import usable_cpus
@@ -513,11 +514,13 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
         values |= {f"{measure}.{agent}": share for agent, share in shares.items()}
         if occasion == "after":
             values["lowest"] = min(shares.values())
-    for name in list(values):
-        measure, dot, agent = name.partition(".")
-        before = f"before{dot}{agent}"
-        if measure == "accuracy" and before in values:
-            values[f"gain{dot}{agent}"] = values[name] - values[before]
+    if result.gain is not None:  # of questions that were judged both times
+        values["gain"] = result.gain.mean
+        answers = [(run.read_eval(name) or {})["answers"] for name in ("before", "after")]
+        for agent in result.agents["before"].keys() & result.agents["after"].keys():
+            own = ([a for a in of_both if a["agent"] == agent] for of_both in answers)
+            if (gain := paired_gain(*own)) is not None:
+                values[f"gain.{agent}"] = gain.mean
     values["seconds"] = result.step_seconds
     validated = [step["validation"]["mean"] for step in steps if step.get("validation")]
     if validated:

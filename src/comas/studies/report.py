@@ -47,8 +47,10 @@ class ClaimVerdict:
     missing: tuple[str, ...]
     """Cells without a value, in words."""
     raw_p: float
+    other_p: float
+    """That of the claim turned round: that the mean lies on the other side of the margin."""
     p: float = 1.0
-    """Corrected."""
+    """Corrected, as `other_p` is."""
 
     @property
     def word(self) -> Word:
@@ -60,11 +62,7 @@ class ClaimVerdict:
             return "not tested, one seed"
         if self.p < LEVEL:
             return "holds"
-        above = self.claim.direction == "above"
-        margin = self.claim.margin
-        # the whole interval lies on the other side of the margin
-        is_other = interval.high < margin if above else interval.low > -margin
-        return "contradicted" if is_other else "not shown"
+        return "contradicted" if self.other_p < LEVEL / 2 else "not shown"
 
     @property
     def verdict(self) -> str:
@@ -105,16 +103,35 @@ def verdicts_of(study: StudyFile, rows: Sequence[CellResult]) -> list[ClaimVerdi
             left, *right = (row.values[measure] for row, measure in sides)
             differences.append(left - (right[0] if right else float(claim.right)))
         raw = 1.0 if missing else p_of(differences, claim)
+        other = 1.0 if missing else other_p_of(differences, claim)
         interval = seeds_interval(differences) if differences else None
-        verdicts.append(ClaimVerdict(claim, interval, tuple(missing), raw))
+        verdicts.append(ClaimVerdict(claim, interval, tuple(missing), raw, other))
     corrected = holm([verdict.raw_p for verdict in verdicts])
-    return [replace(verdict, p=p) for verdict, p in zip(verdicts, corrected, strict=True)]
+    others = holm([verdict.other_p for verdict in verdicts])
+    return [
+        replace(verdict, p=p, other_p=other)
+        for verdict, p, other in zip(verdicts, corrected, others, strict=True)
+    ]
 
 
 def p_of(differences: Sequence[float], claim: Claim) -> float:
     """One-sided p that the mean difference does not lie beyond the margin on the claimed side."""
+    return _p_above(_beyond(differences, claim))
+
+
+def other_p_of(differences: Sequence[float], claim: Claim) -> float:
+    """One-sided p that the mean difference does not lie short of the margin."""
+    return _p_above([-each for each in _beyond(differences, claim)])
+
+
+def _beyond(differences: Sequence[float], claim: Claim) -> list[float]:
+    """By how much each difference is beyond the margin, on the claimed side."""
     sign = 1.0 if claim.direction == "above" else -1.0
-    beyond = [sign * difference - claim.margin for difference in differences]
+    return [sign * difference - claim.margin for difference in differences]
+
+
+def _p_above(beyond: Sequence[float]) -> float:
+    """One-sided p that the mean is not above 0."""
     if len(beyond) < 2:
         return 1.0
     if max(beyond) - min(beyond) < 1e-12:
@@ -265,8 +282,9 @@ def _parts(report: Report, out: Path) -> Iterator[str]:
         yield plain(
             "Declared before the runs. p is of a one-sided t test of the paired differences,"
             f" corrected after Holm for all {len(report.verdicts)} claims; a claim with missing"
-            " cells counts with p = 1. A claim holds where p is below .05; it is contradicted"
-            " where the whole interval lies on the other side."
+            " cells counts with p = 1. A claim holds where p is below .05 (intervals are"
+            " two-sided, so that one may hold whose interval reaches across the margin). It is"
+            " contradicted where the claim turned round has a corrected p below .025."
         )
         yield _claims_table(report)
     yield from _accuracy(report, out)
