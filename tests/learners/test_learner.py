@@ -148,6 +148,24 @@ def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
     return [v for s in learner.optimizers[policy].state.values() for v in s.values()]
 
 
+def test_a_step_without_a_gradient_moves_nothing() -> None:
+    """Moments of earlier steps are no reason: all rewards were equal."""
+    model = llama(0)
+    learner = FullLearner({"p": model}, Recipe(1e-2), METHOD, 0)
+    learner.step({"p": rows()})
+    before = [p.clone() for p in model.parameters()], [m.clone() for m in _moments(learner, "p")]
+    learner.method = replace(METHOD, kl={}, credit=_nothing)
+    stats = learner.step({"p": rows()})
+    assert stats["p"]["grad_norm"] == 0.0
+    after = list(model.parameters()), _moments(learner, "p")
+    for was, now in zip(before, after, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(was, now, strict=True))
+
+
+def _nothing(rows: list[Row], kl: dict[str, float]) -> list[np.ndarray]:
+    return [np.zeros(len(row.token_ids_T)) for row in rows]
+
+
 def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None:
     learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
     learner.method = replace(METHOD, epochs=2, minibatches=3)

@@ -24,7 +24,7 @@ from comas.hosts.local import make_local_host
 from comas.learners import whole as full
 from comas.learners.logprobs import halve, token_logprobs
 from comas.learners.passes import passes
-from comas.learners.precision import allow_recomputing, copy_in, recomputing
+from comas.learners.precision import allow_recomputing, copy_in, recomputing, working_copy
 from comas.learners.recipe import Recipe
 from comas.learners.whole import FullLearner
 from comas.storage.run import Run
@@ -533,3 +533,40 @@ def test_a_step_that_has_updated_weights_is_not_taken_anew_for_want_of_memory(
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         learner.step({"p": rows()})
     assert not learner.recipe.halved
+
+
+def test_memory_that_ends_while_gradients_are_collected_counts_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master = llama(0)
+    working = working_copy(master, torch.bfloat16)
+    ids = torch.arange(4, 12)[None]
+
+    def loss() -> torch.Tensor:
+        return working(input_ids=ids, labels=ids).loss
+
+    loss().backward()
+    clean = [weight.grad.clone() for weight in master.parameters() if weight.grad is not None]
+    real = torch.Tensor.to
+    left = [3]
+
+    def failing(self: torch.Tensor, *args: Any, **keys: Any) -> torch.Tensor:
+        if args == (torch.float32,) and self.dtype == torch.bfloat16:
+            left[0] -= 1
+            if left[0] == 0:
+                raise torch.OutOfMemoryError("as on a full GPU")
+        return real(self, *args, **keys)
+
+    for weight in master.parameters():
+        weight.grad = None
+    lost = loss()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", failing)
+        with pytest.raises(torch.OutOfMemoryError):
+            lost.backward()
+    for weight in master.parameters():  # as `finish` forgets them
+        weight.grad = None
+    loss().backward()
+    again = [weight.grad for weight in master.parameters() if weight.grad is not None]
+    for before, after in zip(clean, again, strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-2, atol=1e-4)

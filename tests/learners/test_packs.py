@@ -93,6 +93,29 @@ def test_families_that_do_not_look_back_over_everything_stand_apart(
     assert not can_share(AutoModelForCausalLM.from_config(config).eval())
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "dtype"),
+    [
+        (
+            "gpt_neo",
+            {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 2},
+            torch.float32,
+        ),
+        ("mpt", {"d_model": 32, "n_heads": 2, "n_layers": 2}, torch.bfloat16),
+    ],
+)
+def test_families_that_count_places_of_the_pack_stand_apart(
+    family: str, changes: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """By a window that no usual key names, or by distances: eight tokens do not show it."""
+    config = AutoConfig.for_model(family, vocab_size=50, hidden_size=32, **changes)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= 3 if weight.dim() > 1 else 1
+    assert not can_share(model.to(dtype))
+
+
 def test_a_model_that_ignores_the_mask_is_found_by_trying() -> None:
     model = llama()
     forward = model.model.forward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -407,16 +408,33 @@ def test_losses_are_per_token_and_of_the_same_shape() -> None:
         assert one.item() == whole[1, 2].item()
 
 
-def test_a_bonus_for_entropy_pays_what_is_less_likely_than_the_mean_of_what_was_generated() -> None:
+def test_a_bonus_for_entropy_pays_what_is_unlikely() -> None:
     said = replace(row(1.0), logprobs_T=np.array([-9.0, -9.0, -1.0, -3.0], np.float32))
-    np.testing.assert_allclose(surprise(said, 0.5), [0, 0, -0.5, 0.5])
+    np.testing.assert_allclose(surprise(said, 0.5), [0, 0, 0.5, 1.5])
     (paid,) = reinforce_pp([said], {}, normalise="none", entropy=0.5)
-    np.testing.assert_allclose(paid, [0, 0, 0.5, 1.5])
+    np.testing.assert_allclose(paid, [0, 0, 1.5, 2.5])
     other = replace(said, reward=-1.0)
     with_bonus, bare = (
         reinforce_pp([said, other], {}, normalise="all", entropy=weight)[0] for weight in (0.5, 0.0)
     )
-    np.testing.assert_allclose(with_bonus - bare, [0, 0, -0.5, 0.5])
+    np.testing.assert_allclose(with_bonus - bare, [0, 0, 0.5, 1.5])
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_the_expected_bonus_is_the_gradient_of_the_entropy(tokens: int) -> None:
+    """Of replies of tokens that are drawn alike, exactly, also of one token."""
+    logits = np.array([1.0, 0.2, -0.7])
+    p = np.exp(logits) / np.exp(logits).sum()
+    entropy = -(p * np.log(p)).sum()
+    of_entropy = tokens * -p * (np.log(p) + entropy)
+    found = np.zeros(3)
+    for said in itertools.product(range(3), repeat=tokens):
+        logprobs = np.log(p[list(said)])
+        mask = np.array([False] + [True] * tokens)
+        reply = Row("t", "r", 1.0, np.array([0, *said]), mask, np.array([0.0, *logprobs]))
+        scores = np.eye(3)[list(said)] - p
+        found += np.exp(logprobs.sum()) * (surprise(reply, 1.0)[1:] @ scores)
+    np.testing.assert_allclose(found, of_entropy, atol=1e-9)
 
 
 def test_rows_without_a_group_are_compared_with_nobody() -> None:

@@ -176,3 +176,16 @@ def test_minibatches_of_an_epoch_hold_every_row_once() -> None:
     learning = Step(weights, {"a": batch, "b": batch[:2]}, 1.0)
     seen = [(policy, row.turn) for k in range(3) for policy, row in learning.minibatch(k)]
     assert sorted(seen) == sorted((policy, row.turn) for policy, row in learning.owned)
+
+
+def test_minibatches_mix_what_comes_in_turn_and_are_dealt_anew_in_each_epoch() -> None:
+    batch = rows(64)
+    for index, row in enumerate(batch):
+        row.role = ("solution", "revision")[index % 2]
+    method = Method(*[lambda: None] * 2, given, plain, minibatches=2, epochs=2)
+    weights: Any = SimpleNamespace(recipe=Recipe(1e-3), method=method)
+    learning = Step(weights, {"a": batch}, 1.0)
+    parts = [[row for _, row in learning.minibatch(k, epoch)] for epoch in (0, 1) for k in (0, 1)]
+    for part in parts:
+        assert 8 < sum(row.role == "solution" for row in part) < 24
+    assert {row.turn for row in parts[0]} != {row.turn for row in parts[2]}

@@ -235,6 +235,8 @@ def _ends_in_reply(row: Row) -> bool:
     return prompt > 0 and bool(row.mask_T[prompt:].all())
 
 
+FAR = 300
+"""Tokens of a reply before another one in a trial: more than a window that no config names."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 """Relative distance of hidden states, in a pack and apart."""
 
@@ -242,7 +244,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torc
 @torch.no_grad()
 def can_share(model: Any) -> bool:
     """Whether this family reads a pack as it reads its rows: all layers see everything before them
-    by attention. Tried on a few tokens.
+    by attention, from positions of their own. Tried on a few tokens, and far from the prompt.
 
     Rows in a pack must come out as they do alone, and what one reply says must not change another's
     states by a single bit.
@@ -272,7 +274,15 @@ def _reads_packs(model: Any, body: Any) -> bool:
     second = packed.rows_N == 1
     unmoved = torch.equal(states[second], changed[second])
     distance = (states - expected).norm() / expected.norm()
-    return unmoved and bool(distance <= TOLERANCE[model.dtype])
+    if not unmoved or distance > TOLERANCE[model.dtype]:
+        return False
+    # windows of tokens, or distances between them, may go by places in the pack
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or FAR
+    long = [5 + i % 8 for i in range(max(2, min(FAR, positions - 8)))]
+    layout = in_packs([_trial([5, 6, 7], long), rows[1]], [[0, 1]], 0, model)
+    behind = _states(body, layout)[layout.rows_N == 1]
+    alone = expected[apart.rows_N == 1]
+    return bool((behind - alone).norm() / alone.norm() <= TOLERANCE[model.dtype])
 
 
 def _trial(prompt: Sequence[int], reply: Sequence[int]) -> Row:

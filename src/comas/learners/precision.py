@@ -37,12 +37,13 @@ def working_copy(master: Any, dtype: torch.dtype) -> Any:
     working = copy_in(master, dtype)
 
     def collect(weight: torch.Tensor, got: torch.Tensor) -> None:
-        assert got.grad is not None
+        # taken away first: where memory ends in here, a pass that is made anew begins without it
+        gradient, got.grad = got.grad, None
+        assert gradient is not None
         if weight.grad is None:
-            weight.grad = got.grad.to(weight.dtype)
+            weight.grad = gradient.to(weight.dtype)
         else:
-            weight.grad.add_(got.grad)
-        got.grad = None
+            weight.grad.add_(gradient)
 
     for weight, copied in zip(master.parameters(), working.parameters(), strict=True):
         copied.register_post_accumulate_grad_hook(lambda got, weight=weight: collect(weight, got))

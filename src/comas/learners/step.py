@@ -10,6 +10,7 @@ out: who holds weights.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -227,21 +228,26 @@ class Step:
         """Take all optimizer steps from rows whose old policy is known."""
         if not self.method.fresh:
             self._credit(self.owned)
-        for _ in range(self.method.epochs):
+        for epoch in range(self.method.epochs):
             for k in range(self.method.minibatches):
-                part = self.minibatch(k)
+                part = self.minibatch(k, epoch)
                 if self.method.fresh:
                     self._refresh(part)
                     self._credit(part)
                 self._apply(self._gradients(part))
 
-    def minibatch(self, k: int) -> list[Owned]:
-        """The rows of the k-th update of an epoch; fresh credit never divides a group."""
+    def minibatch(self, k: int, epoch: int = 0) -> list[Owned]:
+        """The rows of the k-th update of an epoch, which deals them anew; fresh credit never
+        divides a group.
+        """
         count = self.method.minibatches
         part: list[Owned] = []
         for policy in self.policies:
             rows = self.rows[policy]
-            chosen = _whole_groups(rows, k, count) if self.method.fresh else rows[k::count]
+            if self.method.fresh:
+                chosen = _whole_groups(rows, k, count)
+            else:  # every second row may be of one role
+                chosen = _shuffled(rows, epoch)[k::count] if count > 1 else rows
             part += [(policy, row) for row in chosen]
         return part
 
@@ -407,6 +413,15 @@ def _take_own(chosen: Sequence[Owned], logprobs_BT: torch.Tensor) -> None:
     """Set `logprobs_T` of the rows of a pass to what it made."""
     for (_, row), own_T in zip(chosen, logprobs_BT.detach().cpu().numpy(), strict=True):
         row.logprobs_T = own_T[: len(row.token_ids_T)]
+
+
+def _shuffled(rows: Sequence[Row], epoch: int) -> Sequence[Row]:
+    """The rows in an order that follows from their turns and the epoch alone."""
+
+    def draw(row: Row) -> bytes:
+        return hashlib.blake2b(f"{epoch}/{row.turn}".encode(), digest_size=8).digest()
+
+    return sorted(rows, key=draw)
 
 
 def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:

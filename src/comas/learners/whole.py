@@ -121,7 +121,7 @@ class FullLearner(Holder):
         optimizer = self.optimizers[policy]
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.recipe.grad_norm))
         finite = bool(np.isfinite([norm, loss]).all())
-        if finite:
+        if finite and norm > 0:  # otherwise moments of earlier steps would move it
             optimizer.step()
             if working is not model:
                 publish(model, working)

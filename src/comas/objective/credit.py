@@ -176,16 +176,13 @@ def in_parts(
 
 
 def surprise(row: Row, weight: float) -> np.ndarray:
-    """weight * (mean log pi - log pi(o_t)) on generated tokens, shape (T,), 0 elsewhere.
+    """-weight * log pi(o_t) on generated tokens, shape (T,), 0 elsewhere.
 
-    As an advantage, its expectation is `weight` times the gradient of the entropy of the policy:
-    a score-function estimate, with the mean as a baseline.
+    As an advantage, its expectation is `weight` times the gradient of the entropy of each token's
+    distribution, where it was drawn. There is no baseline: the mean of the same reply would depend
+    on the token itself, and on what it leads to.
     """
-    logprobs_T = row.logprobs_T.astype(np.float64)
-    if not row.mask_T.any():
-        return np.zeros(len(logprobs_T))
-    mean = logprobs_T[row.mask_T].mean()
-    return on_generated(row, weight * (mean - logprobs_T))
+    return on_generated(row, -weight * row.logprobs_T.astype(np.float64))
 
 
 def _rewards(rows: Sequence[Row]) -> np.ndarray:

@@ -19,7 +19,7 @@ class Batch:
 
     advantages_BT: Any
     old_logprobs_BT: Any
-    """Under the policy at the start of the step: recomputed by the learner, or as sampled."""
+    """Under the policy at the start of the step, by the learner."""
     mask_BT: Any
 
 

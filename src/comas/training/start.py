@@ -58,11 +58,22 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
     turns = rehearsed(planned, asked.train[0])
     check_room(planned, [turn.role for turn in turns if is_sampled(turn)])
     hints = [_unasked(planned), _unread(planned, asked.train), _without_its_team(planned)]
+    hints.append(_unfallen(planned.config))
     if "max_tokens" in config.model_fields_set:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
     for hint in filter(None, hints):
         note(hint)
     return Prepared(memory.bounds_of_new(planned, note), asked, len(turns))
+
+
+def _unfallen(config: Config) -> str | None:
+    """Say where a falling rate may not come to its end."""
+    if config.tokens is None or config.schedule == "constant":
+        return None
+    return (
+        f"the rate falls over steps={config.steps}, and tokens={config.tokens} may end the run"
+        " before: set steps to as many as there will be"
+    )
 
 
 def rehearsed(planned: Plan, question: Question) -> Sequence[Turn]:

@@ -96,7 +96,7 @@ class AdapterLearner(Holder):
         grad_N = self.grads_PN[self.population.policies.index(policy)]
         norm = float(torch.linalg.vector_norm(grad_N))
         finite = bool(np.isfinite([norm, loss]).all())
-        if finite:
+        if finite and norm > 0:  # otherwise moments of earlier steps would move it
             if norm > self.recipe.grad_norm:
                 grad_N *= self.recipe.grad_norm / (norm + 1e-6)
             self.optimizers[policy].step()
