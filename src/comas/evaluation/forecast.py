@@ -54,9 +54,10 @@ def forecast(plan: Plan, questions: int, answers: int, judged: int) -> str:
     if (guess := by_products(plan)) is not None:
         size, speed = guess
         return (
-            f"about {spelt(tokens / speed)} in all if every reply takes all its tokens, at"
-            f" {speed:,.0f} tokens/s: a guess from {size / 1e6:,.0f}M parameters and a product that"
-            " was timed here, since no run in runs/ has measured this base on this processor"
+            f"at least {spelt(tokens / speed)} in all if every reply takes all its tokens, at no"
+            f" more than {speed:,.0f} tokens/s, often several times as long: a guess from"
+            f" {size / 1e6:,.0f}M parameters and a product that was timed here, since no run in"
+            " runs/ has measured this base on this processor"
         )
     return (
         "how long that takes depends on the tokens/s of this base here, which no run in runs/ has"
