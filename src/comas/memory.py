@@ -364,16 +364,19 @@ class MemoryPlan:
                     " max_rows or context of its hosts, or set checkpointing=true there"
                 )
 
-    def crowding(self, runs: int) -> Iterator[str]:
-        """Say of which device so many such runs may take more at once than there is."""
+    def crowding(self, runs: int) -> Iterator[tuple[int, str]]:
+        """Say of which device so many such runs may take more at once than there is, and how many
+        fit.
+        """
         for device, memory in self.memory.items():
             usable = memory.usable
             taken = self.taken(device)
             if usable is not None and runs > 1 and runs * taken > usable:
                 fit = max(1, usable // taken)
                 yield (
+                    fit,
                     f"{runs} runs at once may not fit into memory, and the system ends what does"
-                    f" not: each takes {self.compared(device)}: --jobs {fit} is safe"
+                    f" not: one takes {self.compared(device)}: --jobs {fit} is safe",
                 )
 
     def check(self) -> None:

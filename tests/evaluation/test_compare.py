@@ -302,6 +302,7 @@ def test_two_steps_of_the_same_runs_are_compared_run_by_run() -> None:
     assert paired is not None
     assert paired["test"] == "t over runs and questions, paired"
     assert paired["p"] < 0.01
+    assert report.runs_of("me@lab/a@best,me@lab/b@40,c@d") == ["me@lab/a", "me@lab/b", "c@d"]
     other = dataclasses.replace(of(40, late), system="runs/d,runs/e,runs/f")
     apart = report.difference(of(10, early), other)
     assert apart is not None

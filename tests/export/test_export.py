@@ -349,11 +349,13 @@ def test_an_export_has_the_checkpoints_own_files_alone(
     (policy,) = sorted(copy.glob("checkpoints/*/a0"))[-1:]
     (policy / "added_tokens.json").symlink_to(tmp_path / "secret")
     (policy / "notes.txt").write_text("mine")
+    (policy / "model.safetensors").rename(tmp_path / "weights")  # as on a full disk
+    (policy / "model.safetensors").symlink_to(tmp_path / "weights")
     out = tmp_path / "out"
     comas.export(copy, out)
     names = {file.name for file in (out / "a0" / "model").iterdir()}
     assert names & {"added_tokens.json", "notes.txt"} == set()
-    assert "config.json" in names
+    assert {"config.json", "model.safetensors"} <= names
 
 
 def test_exports_without_merged_models(

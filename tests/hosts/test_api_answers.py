@@ -84,6 +84,7 @@ def test_a_judge_that_thinks_aloud_is_read_after_its_thoughts(mixed: Any, tmp_pa
         ({"content": None, "reasoning": "hm"}, "", "hm"),
         ({"content": "<think>a</think>4", "reasoning": "b"}, "4", "b\na"),
         ({"content": "A <think> opens. 4", "reasoning": "b"}, "A <think> opens. 4", "b"),
+        ({"content": "\n</think>\n4", "reasoning": "b"}, "4", "b"),
         ({"content": None, "refusal": "I must not."}, "I must not.", ""),
         ({"content": None, "tool_calls": [{"id": "x"}]}, "", ""),
     ],

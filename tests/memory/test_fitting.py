@@ -626,4 +626,4 @@ def test_runs_that_crowd_a_device_are_told(free: int | None, runs: int, said: li
     planned = memory.MemoryPlan(hosts, {"cpu": DeviceMemory(free, free)})
     notes = list(planned.crowding(runs))
     assert len(notes) == bool(said)
-    assert all(words in notes[0] for words in said)
+    assert all(words in notes[0][1] for words in said)

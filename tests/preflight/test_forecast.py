@@ -68,7 +68,9 @@ def test_without_a_run_a_guess_from_parameters_says_that_it_is_one(
     monkeypatch.setattr(precision, "operations_per_second", lambda half: 1e11)
     monkeypatch.setattr(forecast, "threads_of", lambda count: 2)
     line = said("tiny")
-    assert re.match(r"at least \d+ (minutes|seconds) in all if every reply takes all its tokens", line)
+    assert re.match(
+        r"at least \d+ (minutes|seconds) in all if every reply takes all its tokens", line
+    )
     assert "no more than 200 tokens/s, often several times as long: a guess from 500M" in line
 
 

@@ -602,7 +602,13 @@ def test_tests_that_help_themselves_are_run(tests: str) -> None:
     assert check("def f(x): return x", tests, names=["f"]).verdict == "wrong"
 
 
-@pytest.mark.parametrize("line", [b'["int", "' + b"f" * 5000, b"9" * 5000, b"[" * 100_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b'["int", "' + b"f" * 5000, b"9" * 5000, b"[" * 100_000),
+        *(b'["verdict", 1]', b'{"verdict": "right"}', b'{"verdict": "great", "why": ""}'),
+    ],
+)
 def test_a_forged_end_that_cannot_be_read_is_wrong(line: bytes) -> None:
     assert sandbox._outcome(line + b"\n")["verdict"] == "wrong"
 

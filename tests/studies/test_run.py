@@ -479,11 +479,15 @@ def test_runs_that_may_not_fit_side_by_side_are_told_before_they_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(memory, "memory_of", lambda _: DeviceMemory(10**9, 10**9))
+    monkeypatch.setattr(memory.MemoryPlan, "taken", lambda *_: 4 * 10**8)
     file = small(tmp_path)
     assert run(["study", str(file), "--dry-run", "--jobs", "2"], monkeypatch) == 0
     assert "at once may not fit" not in capsys.readouterr().err
+    # of four cells no more than four run at once
     assert run(["study", str(file), "--dry-run", "--jobs", "1000"], monkeypatch) == 0
-    assert capsys.readouterr().err.count("1000 runs at once may not fit into memory") == 1
+    said = capsys.readouterr().err
+    assert said.count("4 runs at once may not fit into memory") == 1
+    assert "--jobs 2 is safe" in said
 
 
 def test_what_is_left_is_forecast_by_the_runs_that_are_done(done: Path) -> None:

@@ -126,8 +126,8 @@ def training_of(name: str) -> tuple[Config, Task, list[str]] | None:
     if Path(name).resolve() in (folder, file):
         training = plan(read(file, shared=False))  # nobody is asked
         return training.config, training.task, []
-    # weights in it were named: they are data, and code beside them is not asked for
-    config = read(file, shared=True)
+    # weights in it were named: they are data, and code beside them is not run
+    config = read(file, shared=False)
     if names_file(config.task):
         raise UserMistake(
             f"{file}: its task is code, which weights in its folder do not run: its questions are"

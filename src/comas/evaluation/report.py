@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -253,7 +254,7 @@ def difference(
 
 def runs_of(system: str) -> list[str]:
     """Names of a system's runs, whatever their step: of `a@10,b@10` those of `a,b`."""
-    return [run.rpartition("@")[0] or run for run in system.split(",")]
+    return [re.sub(r"@(best|\d+)$", "", run) for run in system.split(",")]
 
 
 def verdict(difference: float, p: float) -> str:

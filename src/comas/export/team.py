@@ -295,15 +295,14 @@ def _copy(source: Path, folder: Path, weights: bool = True) -> None:
     """A policy's folder without its optimizer; without `weights`, what stands beside them in any
     model: tokenizer, template.
 
-    Files that the checkpoint was not sealed with are left out, and so are links: what is exported
-    is often published.
+    Files that the checkpoint was not sealed with are left out, since what is exported is often
+    published; those that it was sealed with were compared when it was opened, links as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model = ("model", "config.json", "generation_config.json", "adapter_")
     sealed = (files.facts(source.parent) or {"files": {}})["files"]
     for file in source.iterdir():
-        is_own = f"{source.name}/{file.name}" in sealed and not file.is_symlink()
-        is_kept = is_own and file.name != OPTIMIZER
+        is_kept = f"{source.name}/{file.name}" in sealed and file.name != OPTIMIZER
         if is_kept and (weights or not file.name.startswith(model)):
             shutil.copyfile(file, folder / file.name)
 

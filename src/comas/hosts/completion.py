@@ -60,7 +60,7 @@ class Usage:
 class RefusedByServer(Refused):
     """A request that the server does not take."""
 
-    def __init__(self, text: str, message: str) -> None:
+    def __init__(self, text: str, message: str = "") -> None:
         super().__init__(text)
         self.message = message
         """In the server's words."""
@@ -254,7 +254,7 @@ def _texts(message: Mapping[str, Any], usage: Usage) -> tuple[str, str]:
     reasoning = next((words for words in apart if isinstance(words, str) and words), "")
     thoughts = "\n".join(filter(None, (reasoning, parts_thoughts)))
     content = content or ""
-    if thoughts and not content.lstrip().startswith("<think>"):
+    if thoughts and not content.lstrip().startswith(("<think>", "</think>")):
         return content, thoughts  # which the server tells apart: a mark in the text is a quote
     text, thoughts_within = split_thoughts(content)
     return text, "\n".join(filter(None, (thoughts, thoughts_within)))

@@ -172,9 +172,14 @@ def _judged(case: dict[str, Any], limits: Limits) -> dict[str, Any]:
 def _outcome(line: bytes | bytearray) -> dict[str, Any]:
     """Read what the tests' side says in the end, which a program that breaks into it may forge."""
     try:
-        return json.loads(line)
+        match json.loads(line):
+            case {"verdict": "right" | "wrong" | "failed", "why": str()} as outcome:
+                return outcome
+            case _:
+                pass
     except (ValueError, RecursionError):  # also of integers of thousands of digits
-        return {"verdict": "wrong", "why": "what it says in the end cannot be read"}
+        pass
+    return {"verdict": "wrong", "why": "what it says in the end cannot be read"}
 
 
 def _carry(program: Jail, tests: Jail, case: bytes, deadline: float) -> dict[str, Any]:

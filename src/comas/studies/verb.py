@@ -182,17 +182,19 @@ class Study:
         self, jobs: int | None = None, note: Callable[[str], None] = lambda _: None
     ) -> None:
         """An error for a setting with something left that training would refuse; a note for the
-        first of which `jobs` runs at once may not fit.
+        largest of which `jobs` runs at once may not fit.
         """
-        crowding: list[str] = []
-        for setting in {cell.setting.name: cell.setting for cell in self.left()}.values():
+        left = self.left()
+        at_once = min(self.jobs(jobs), len(left))
+        crowding: list[tuple[int, str]] = []
+        for setting in {cell.setting.name: cell.setting for cell in left}.values():
             plan = setting.plan
             with naming(f"{self.file}: setting {setting.name}"):
                 of_run(plan.config, plan.task, note=lambda _: None)
                 bounded = memory.bounds_of_new(plan, note=lambda _: None)
-            crowding += memory.memory_plan(bounded).crowding(self.jobs(jobs))
-        for line in crowding[:1]:
-            note(line)
+            crowding += memory.memory_plan(bounded).crowding(at_once)
+        if crowding:
+            note(min(crowding)[1])
 
     def jobs(self, jobs: int | None) -> int:
         """Cells that run at once: by default as many as cores bear."""
