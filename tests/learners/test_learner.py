@@ -157,7 +157,7 @@ def test_a_step_without_a_gradient_moves_nothing() -> None:
     learner.method = replace(METHOD, kl={}, credit=_nothing)
     stats = learner.step({"p": rows()})
     assert stats["p"]["grad_norm"] == 0.0
-    assert (stats["p"]["updates"], stats["p"]["skipped"]) == (0, 0)
+    assert (stats["p"]["updates"], stats["p"]["skipped"]) == (1, 0)
     after = list(model.parameters()), _moments(learner, "p")
     for was, now in zip(before, after, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(was, now, strict=True))

@@ -375,13 +375,12 @@ class Step:
 
     def _stats(self, policy: str) -> dict[str, float]:
         """Statistics of a policy's step; what is not finite is left out."""
-        made = self.updates[policy]
-        taken = [update for update in made if update is not None]
+        taken = [update for update in self.updates[policy] if update is not None]
         stats: dict[str, float] = {
             **self.gaps[policy],
             "rows": len(self.rows[policy]),
-            "updates": sum(update.grad_norm > 0 for update in taken),  # of others nothing moved
-            "skipped": len(made) - len(taken),
+            "updates": len(taken),
+            "skipped": len(self.updates[policy]) - len(taken),
         }
         if taken:
             stats["loss"] = float(np.mean([update.loss for update in taken]))
