@@ -23,7 +23,7 @@ from comas.serve.playing import Players, check_task, models_of
 from comas.sync import run_sync
 from comas.team import spending
 from comas.team.build import outline
-from comas.types import Sampling, UserMistake
+from comas.types import UserMistake
 
 UNUSED_HERE = (
     *("base", "temperature", "data", "samples", "out"),
@@ -83,7 +83,7 @@ def serve(
     async def run(bound: socket.socket) -> None:
         key = endpoint.key_of(bound)
         asking = asking_of(plan.config)
-        team = await greeted(plan, print_note, Sampling(asking.temperature, asking.top_p))
+        team = await greeted(plan, print_note, asking.sampling)
         try:
             models = models_of(team, chosen)
             players = Players(models, team.task, asking, team.config.seed, at_once)

@@ -123,12 +123,9 @@ def training_of(name: str) -> tuple[Config, Task, list[str]] | None:
             " here"
         )
     file = folder / TEAM
-    if Path(name).resolve() in (folder, file):
-        training = plan(read(file, shared=False))  # nobody is asked
-        return training.config, training.task, []
-    # weights in it were named: they are data, and code beside them is not run
-    config = read(file, shared=False)
-    if names_file(config.task):
+    config = read(file, shared=False)  # nobody is asked
+    # weights in it are data: where they were named, code beside them is not run
+    if names_file(config.task) and Path(name).resolve() not in (folder, file):
         raise UserMistake(
             f"{file}: its task is code, which weights in its folder do not run: its questions are"
             " not known here"

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
+import numpy as np
+
 from comas.config.checks import check_room
 from comas.config.plan import Plan, plan
 from comas.config.schema import read, settings_from
@@ -84,6 +86,8 @@ UNREADABLE = 0.5
 """Share of replies that cannot be read from which nobody learns from the others either."""
 LEVEL = 1 - 0.05 / len(FORMS)
 """Level of the intervals that decide: .05 is left for all forms of judging together."""
+EACH = 1 - (1 - LEVEL) / 2
+"""Level of each of two intervals that hold together at `LEVEL`."""
 LITTLE = 0.55
 """Share of the pairs, .5 being chance, that a judge prefers rightly at most, where more are not
 worth training with: said only where the whole interval is below.
@@ -614,9 +618,8 @@ def preferred(pairs: Sequence[tuple[float, float]]) -> Interval:
     greater = sum(more > less for more, less in pairs)
     unequal = sum(more != less for more, less in pairs)
     n = len(pairs)
-    each = 1 - (1 - LEVEL) / 2
-    u = exact_share(unequal, n, each)
-    s = exact_share(greater, unequal, each)
+    u = exact_share(unequal, n, EACH)
+    s = exact_share(greater, unequal, EACH)
     low = min(u.low * (s.low - 0.5), u.high * (s.low - 0.5))
     high = max(u.low * (s.high - 0.5), u.high * (s.high - 0.5))
     return Interval(0.5 + (greater - unequal / 2) / n, 0.5 + low, 0.5 + high, n)
@@ -765,14 +768,16 @@ def pairs_needed(share: float) -> int:
     """Pairs, none of them equal, from which a judge that prefers this share rightly, `SOUGHT` at
     least, is told from chance in `POWER` of preflights.
     """
+    share = max(SOUGHT, share)
+    return next(n for n in itertools.count(2) if _power(n, share) >= POWER)
+
+
+def _power(pairs: int, share: float) -> float:
+    """Probability that so many pairs, none of them equal, tell a judge from chance that prefers
+    this share rightly.
+    """
     from scipy.special import bdtrc  # not scipy.stats, whose import takes a second
 
-    share = max(SOUGHT, share)
-    error = (1 - LEVEL) / 4
-    enough = 2
-    for n in itertools.count(2):
-        while bdtrc(enough - 1, n, 0.5) > error and enough <= n:
-            enough += 1
-        if enough <= n and bdtrc(enough - 1, n, share) >= POWER:
-            return n
-    raise AssertionError
+    right = np.arange(pairs + 1)
+    tells = bdtrc(right - 1, pairs, 0.5) <= (1 - EACH) / 2
+    return float(bdtrc(right[tells].min() - 1, pairs, share)) if tells.any() else 0.0

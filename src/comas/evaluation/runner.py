@@ -60,7 +60,7 @@ from comas.storage.out_folder import check_free, fresh
 from comas.storage.run import hold, release
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, check_places, greet, outline
-from comas.types import Account, Host, Method, Question, Sampling, Task, UserMistake
+from comas.types import Account, Host, Method, Question, Task, UserMistake
 
 PLAN = "evaluation.json"
 REPORT = "report.json"
@@ -262,15 +262,14 @@ class EvaluationRun:
         """Let the hosts behind an API that have something left to answer say one token, each
         endpoint and model once.
         """
-        greeted: set[Any] = set()
-        sampling = Sampling(self._asking.temperature, self._asking.top_p)
+        greeted: set[tuple[object, ...]] = set()
         for system, run in self.plan.runs():
             hosts = self._api_hosts(run)
             rounds = self._rounds(system, run, outlines[run])
             if not hosts or not (self.plan.crosses or any(each.to_play() for each in rounds)):
                 continue
             try:
-                await greet(hosts, outlines[run].members, hook.note, sampling, greeted)
+                await greet(hosts, outlines[run].members, hook.note, self._asking.sampling, greeted)
             finally:
                 self._account(run, hosts)
                 for host in hosts.values():

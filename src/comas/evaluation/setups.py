@@ -163,12 +163,16 @@ class Asking:
     room: Mapping[str, int] = field(default_factory=dict)
     """Per reply and role, before the task's own."""
 
+    @property
+    def sampling(self) -> Sampling:
+        """How a reply is drawn, where neither `room` nor the task says its tokens."""
+        return Sampling(self.temperature, self.top_p, self.max_tokens)
+
     def context(
         self, task: Task, setup: ChosenSetup, members: Sequence[TeamMember], seed: int
     ) -> GameContext:
         """A game of these members, played in the chosen setup."""
-        sampling = Sampling(self.temperature, self.top_p, self.max_tokens)
-        speaking = [replace(member, sampling=sampling) for member in members]
+        speaking = [replace(member, sampling=self.sampling) for member in members]
         if setup.alone:
             speaking = [replace(member, roles=None) for member in speaking]
         context = GameContext(

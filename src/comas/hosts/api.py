@@ -215,7 +215,7 @@ class ApiHost:
         self,
         asked: Iterable[tuple[str, Sampling]],
         note: Callable[[str], None],
-        known: set[Any] | None = None,
+        known: set[tuple[object, ...]] | None = None,
     ) -> None:
         """Have each model say one token in each way in which it is going to be asked (policy and
         sampling), so that what is wrong with address, key, name or temperature is found before any

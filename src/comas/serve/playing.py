@@ -210,16 +210,16 @@ class Players:
         who = able[derive_seed(self._seed, occasion, question.id, index) % len(able)]
         episode = Episode(f"{occasion}/{who}/{question.id}/{index}", question)
         context = request.asking.context(self.task, model.setup, model.players[who], self._seed)
-        method = replace(context.method, play=_not_again(context.method.play))
+        method = replace(context.method, play=_told_asker(context.method.play))
         await play_one(replace(context, method=method, on_turn=on_turn), episode)
         if episode.error is not None:
             raise HostFailure(episode.error)
         return episode
 
 
-def _not_again(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
+def _told_asker(play: Callable[..., Awaitable[str | None]]) -> Callable[..., Awaitable[str | None]]:
     """Wrap a game so that what a host refuses, such as a prompt that does not fit, is the asker's
-    mistake: asking again, as after a failure of a machine, would change nothing.
+    mistake, who would be refused again.
     """
 
     @functools.wraps(play)

@@ -516,10 +516,10 @@ def _own_values(run: Run, steps: Steps) -> dict[str, float]:
             values["lowest"] = min(shares.values())
     if result.gain is not None:  # of questions that were judged both times
         values["gain"] = result.gain.mean
-        answers = [(run.read_eval(name) or {})["answers"] for name in ("before", "after")]
+        before, after = ((run.read_eval(name) or {})["answers"] for name in ("before", "after"))
         for agent in result.agents["before"].keys() & result.agents["after"].keys():
-            own = ([a for a in of_both if a["agent"] == agent] for of_both in answers)
-            if (gain := paired_gain(*own)) is not None:
+            own = [answer for answer in after if answer["agent"] == agent]
+            if (gain := paired_gain(before, own)) is not None:
                 values[f"gain.{agent}"] = gain.mean
     values["seconds"] = result.step_seconds
     validated = [step["validation"]["mean"] for step in steps if step.get("validation")]

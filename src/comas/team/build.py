@@ -160,7 +160,7 @@ async def greet(
     members: Sequence[TeamMember],
     note: Note,
     sampling: Sampling | None = None,
-    known: set[Any] | None = None,
+    known: set[tuple[object, ...]] | None = None,
 ) -> None:
     """Find the keys and check the addresses of all hosts, which needs no request, then send first
     requests as members of theirs are going to be asked: with `sampling`, or each with its own.

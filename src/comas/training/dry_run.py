@@ -217,6 +217,11 @@ class Pace:
     told.
     """
 
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns of all these discussions."""
+        return [turn for episode in self.episodes for turn in episode.turns]
+
     def tokens_of(self, turn: Turn) -> float:
         """Tokens of a reply that was cut, as long as it is going to be; a weighing has its own."""
         return turn.tokens if is_weighing(turn) else self.lengths[turn.role]
@@ -224,14 +229,12 @@ class Pace:
     @property
     def tokens(self) -> float:
         """Tokens of one discussion, with such replies."""
-        turns = [turn for episode in self.episodes for turn in episode.turns]
-        return math.fsum(map(self.tokens_of, turns)) / len(self.episodes)
+        return math.fsum(map(self.tokens_of, self.turns)) / len(self.episodes)
 
     @property
     def reply(self) -> float:
         """Mean tokens of a reply; of those that are drawn, where any is."""
-        turns = [turn for episode in self.episodes for turn in episode.turns]
-        drawn = [turn for turn in turns if not is_weighing(turn)] or turns
+        drawn = [turn for turn in self.turns if not is_weighing(turn)] or self.turns
         return statistics.fmean(map(self.tokens_of, drawn))
 
 
