@@ -83,6 +83,12 @@ class Refused(HostFailure):
     """
 
 
+class ToldToWait(HostFailure):
+    """A server that wants to be left alone for longer than anybody waits for it: the episode is not
+    tried again, since that would be at once.
+    """
+
+
 class NoRoom(Refused):
     """A prompt that does not fit a context together with its reply, whatever is left out of it."""
 

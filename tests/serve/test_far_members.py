@@ -92,6 +92,7 @@ def test_a_team_that_is_all_elsewhere_plays_every_setup(serve: Any, tmp_path: Pa
     ("act", "status", "code", "line"),
     [
         (answers({"error": "x"}, 500), 502, "host_failure", "answers 500"),
+        (answers({"error": "x"}, 429, Retry_After="600"), 502, "host_failure", "600 seconds"),
         (answers(b"<html>"), 502, "host_failure", "host judge"),
         (answers({"error": "x"}, 401), 400, None, "answers 401"),
         (answers({"error": "unknown parameter: model"}, 400), 400, None, "answers 400"),
@@ -113,7 +114,8 @@ def test_what_fails_elsewhere_is_one_line(
         assert (reply.status_code, error["code"]) == (status, code)
         assert line in error["message"]
         assert "\n" not in error["message"]
-        if status == 400:  # which no repetition mends
+        assert reply.headers["x-should-retry"] == "false"
+        if status == 400 or "600" in line:  # which no repetition mends, or none at once
             assert len(server.worked) == 1
         server.acts = [judges]
         assert served.post({"model": "game", "messages": PUZZLE}).status_code == 200

@@ -16,12 +16,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from comas.cli.output import Json, is_name, print_json, print_note
+from comas.cli.output import Json, is_name, print_json, print_note, settings_typed
 from comas.cli.train import read_config
 from comas.config.mistakes import current_name
 from comas.config.plan import plan
 from comas.config.plugins import load_plugin, names_file
-from comas.config.schema import learning_policies, settings_of
+from comas.config.schema import learning_policies
 from comas.config.systems import is_model, is_run
 from comas.display import print_episode
 from comas.evaluation.systems import greeted, named
@@ -106,7 +106,7 @@ def _team(arguments: list[str] | None) -> Team:
                     f" --question {shlex.quote(text)}"
                 )
         if is_model(name) or is_run(name) or team_file(name) is not None:
-            return run_sync(greeted(named(name, settings_of(pairs)), print_note))
+            return run_sync(greeted(named(name, settings_typed(pairs)), print_note))
         if not Path(name).is_file():
             raise UserMistake(
                 f"{name} is neither a run's folder, nor a team's, nor a config{meant(name)}; see"

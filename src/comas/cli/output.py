@@ -12,18 +12,19 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from comas.config.schema import settings_of
+from comas.config.schema import parse_pair
 from comas.config.systems import is_run
 from comas.hooks import Hook, Hooks
 from comas.program import command
 from comas.storage.records import strict
+from comas.types import UserMistake
 
 
 def _reserve(ctx: typer.Context, wanted: bool) -> bool:
@@ -49,7 +50,20 @@ Json = Annotated[
 def split(words: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
     """The names among the words of a command, and the settings of its `key=value` pairs."""
     names = [word for word in words or () if is_name(word)]
-    return names, settings_of(word for word in words or () if word not in names)
+    return names, settings_typed(word for word in words or () if word not in names)
+
+
+def settings_typed(pairs: Iterable[str]) -> dict[str, Any]:
+    """Dotted key -> value, of the `key=value` pairs of a command line. UserMistake where a key has
+    two values; in Python the last one counts, as in other tables.
+    """
+    settings: dict[str, Any] = {}
+    for key, value in map(parse_pair, pairs):
+        if key in settings and settings[key] != value:
+            both = f"{settings[key]!r} and {value!r}"
+            raise UserMistake(f"{key} is given twice, {both}: leave one out")
+        settings[key] = value
+    return settings
 
 
 def is_name(word: str) -> bool:

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from comas.cli import evaluate
 from comas.cli.discussions import LIMIT, ONLY, Wanted, print_discussions
-from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped
-from comas.config.schema import Config, read, settings_of
+from comas.cli.output import Json, Outlet, print_json, print_note, print_stopped, settings_typed
+from comas.config.schema import Config, read
 from comas.display import span, watcher
 from comas.evaluation.runner import PLAN, EvaluationRun
 from comas.exit_codes import ALARMED, CLOSED, STOPPED
@@ -112,7 +112,7 @@ def read_config(arguments: list[str] | None) -> Config:
     """Read `[CONFIG] [KEY=VALUE]...`."""
     pairs = list(arguments or [])
     path = pairs.pop(0) if pairs and "=" not in pairs[0] else None
-    return read(path, pairs)
+    return read(path, settings_typed(pairs))
 
 
 def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -> None:
@@ -125,7 +125,7 @@ def resume(ctx: typer.Context, arguments: Changes = None, json_: Json = False) -
     if words and ("=" not in words[0] or Path(words[0]).is_dir()):
         name = words.pop(0)
     folder = named_or_latest(name)
-    changes = settings_of(words)
+    changes = settings_typed(words)
     if (Path(folder) / PLAN).is_file():
         evaluate.go_on(ctx, EvaluationRun.open(folder, changes), json_, words)
         return

@@ -14,7 +14,7 @@ from typing import Any
 
 from comas.config.plugins import filled, load_plugin, split_options
 from comas.config.rehearsal import rehearse
-from comas.config.schema import Config, parse_pair
+from comas.config.schema import Config, settings_of
 from comas.game.agent import TeamMember
 from comas.game.memory import at_start
 from comas.game.play import GameContext
@@ -44,7 +44,7 @@ def chosen_setup(name: str, team: Team, files: Mapping[str, str] | None = None) 
     """
     plugin, *pairs = parts_of(name)
     plugin = (files or {}).get(plugin, plugin)
-    options = dict(map(parse_pair, pairs))
+    options = settings_of(pairs)
     if plugin == "game":
         plugin_object = team.method
         options = {**split_options(team.config.options, plugin_object.play), **options}

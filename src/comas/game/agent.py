@@ -30,6 +30,7 @@ from comas.types import (
     Reply,
     Role,
     Sampling,
+    ToldToWait,
     Turn,
     UserMistake,
     Weighs,
@@ -286,7 +287,7 @@ class Agent:
             else:
                 reply = await host.ask(ask)
         except HostFailure as error:
-            kinds = (each for each in (NoRoom, Refused) if isinstance(error, each))
+            kinds = (each for each in (NoRoom, Refused, ToldToWait) if isinstance(error, each))
             raise next(kinds, HostFailure)(f"host {host.name}, turn {turn_id}: {error}") from error
         turn = self._turn(ask, reply, about, round, time.monotonic() - began)
         turn.dropped = dropped

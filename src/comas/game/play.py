@@ -30,6 +30,7 @@ from comas.types import (
     Refused,
     State,
     Task,
+    ToldToWait,
     Turn,
     TurnReward,
     UserMistake,
@@ -100,8 +101,8 @@ async def play_all(
 
 
 async def play_one(context: GameContext, episode: Episode) -> None:
-    """Play one game into `episode`; sets its turns, answer and, where machines failed twice or
-    refused a request, error.
+    """Play one game into `episode`; sets its turns, answer and, where machines failed twice,
+    refused a request or want to be left alone, error.
     """
     method = context.method
     task = context.permitted
@@ -125,7 +126,7 @@ async def play_one(context: GameContext, episode: Episode) -> None:
             failure = first(failures)
             episode.error = str(failure)
         episode.turns.sort(key=_place)  # the order of completion may depend on batching
-        if episode.error is None or isinstance(failure, Refused):
+        if episode.error is None or isinstance(failure, Refused | ToldToWait):
             return
 
 

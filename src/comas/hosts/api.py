@@ -34,6 +34,7 @@ from comas.types import (
     Learned,
     Reply,
     Sampling,
+    ToldToWait,
     TurnReward,
     UserMistake,
 )
@@ -289,12 +290,17 @@ class ApiHost:
                 return await client.post(body, retries)
 
     async def _answer(self, client: ApiClient, body: Mapping[str, Any]) -> Completion:
-        """Ask until there is an answer."""
+        """Ask until there is an answer. Raises ToldToWait where the server wants to be left alone
+        for longer than the library waits.
+        """
+        from comas.hosts.endpoint import LONGEST
+
         try:
             return await self._post(client, body, self.config.retries)
         except Unanswered as failure:
             self.events["given up"] += 1
-            raise HostFailure(f"{failure} (tried {failure.tries} times)") from None
+            kind = ToldToWait if (failure.after or 0.0) > LONGEST else HostFailure
+            raise kind(f"{failure} (tried {failure.tries} times)") from None
         except HostFailure:
             self.events["given up"] += 1
             raise

@@ -105,8 +105,10 @@ class Refusal(Exception):
         return {"error": error}
 
     def headers(self) -> dict[str, str]:
-        """Headers that OpenAI's client reads: whether the same request may get an answer later."""
-        is_for_now = self.code in ("rate_limit_exceeded", "host_failure", "server_stops")
+        """Headers that OpenAI's client reads: whether it is to make the same request again. What a
+        host has failed at was tried again here.
+        """
+        is_for_now = self.code in ("rate_limit_exceeded", "server_stops")
         return {"X-Should-Retry": "true" if is_for_now else "false"}
 
 
