@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,8 +43,6 @@ EVERY = 0.25
 """Seconds between two reports of a stage."""
 WINDOW = 5.0
 """Seconds over which the speed is averaged."""
-COUNTS = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
-"""Counts of a meter."""
 ENOUGH = 1.0
 """Seconds of a stage before which no speed is shown."""
 
@@ -319,7 +317,8 @@ class Pulse:
         """How far the present stage has come."""
         now = time.monotonic()
         counts = self._count()
-        done = {count: getattr(counts, count) - getattr(self._before, count) for count in COUNTS}
+        before = self._before.counts()
+        done = {count: value - before[count] for count, value in counts.counts().items()}
         done["replies"] -= self._apart
         expected = self._stage.expected
         if expected is not None:  # a discussion that is played again asks more
@@ -349,11 +348,11 @@ class Pulse:
 
     def _count(self) -> Meter:
         """Sum up what all hosts have done so far."""
-        meters = self._meters.values()
-        total: dict[str, Any] = {
-            count: sum(getattr(meter, count) for meter in meters) for count in COUNTS
-        }
-        return Meter(**total)
+        total: Counter[str] = Counter()
+        for meter in self._meters.values():
+            total.update(meter.counts())
+        counts: dict[str, Any] = dict(total)
+        return Meter(**counts)
 
     def _speed(self, now: float, tokens: int) -> float | None:
         self._lately.append((now, tokens))

@@ -492,9 +492,9 @@ def with_bounds(plan: Plan, memory: MemoryPlan) -> Plan:
 
 
 @uncollected()
-def bounds_of_new(plan: Plan, note: Callable[[str], None]) -> Plan:
-    """The plan that a new run keeps: with its bounds, which are noted; an error where it does not
-    fit into memory or onto the disk.
+def bounds_of_new(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, MemoryPlan]:
+    """The plan that a new run keeps: with its bounds, which are noted, and what it takes; an error
+    where it does not fit into memory or onto the disk.
     """
     plan = with_dtypes(plan, note)
     memory = memory_plan(plan)
@@ -509,7 +509,7 @@ def bounds_of_new(plan: Plan, note: Callable[[str], None]) -> Plan:
             f" checkpoints and {target} has {free / 1e9:.2f} GB free: free some, choose another"
             " out, or fewer or smaller agents"
         )
-    return with_bounds(plan, memory)
+    return with_bounds(plan, memory), memory
 
 
 def free_disk(out: str | None) -> tuple[Path, int]:

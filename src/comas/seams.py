@@ -296,12 +296,6 @@ class Learner(Protocol):
     method: Method
     """Method that it learns by."""
 
-    def logprobs(
-        self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens, shape (T,), 0 outside the mask."""
-        ...
-
     def step(
         self, rows: Mapping[str, Sequence[Row]], lr_scale: float = 1.0
     ) -> dict[str, dict[str, float]]:

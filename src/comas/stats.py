@@ -19,6 +19,9 @@ import numpy as np
 ROUNDING = 1e-12
 """How far apart shares and their differences may be that are equal."""
 
+LEVEL = 0.95
+"""Probability with which intervals have the truth in them."""
+
 
 class Interval(NamedTuple):
     """A mean and its 95 % interval over `n` independent units."""
@@ -36,7 +39,7 @@ class Interval(NamedTuple):
         return self._replace(low=max(least, self.low), high=min(most, self.high))
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Student's t interval of the mean of independent values (cluster means, seeds); infinite for
     fewer than two.
     """
@@ -47,7 +50,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     n = len(array)
     if n < 2:
         return Interval(mean, -math.inf, math.inf, n)
-    half = float(_quantile_of_t(0.5 + level / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
+    half = float(_quantile_of_t(0.5 + LEVEL / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -69,11 +72,11 @@ def seeds_interval(values: Sequence[float]) -> Interval:
     return Interval(interval.mean, -math.inf, math.inf, interval.n)
 
 
-def wilson(right: int, n: int, level: float = 0.95) -> Interval:
+def wilson(right: int, n: int) -> Interval:
     """Wilson's score interval of a proportion of independent trials (Wilson 1927)."""
     if n == 0:
         raise ValueError("an interval of no trials was asked for")
-    z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
+    z2 = NormalDist().inv_cdf(0.5 + LEVEL / 2) ** 2
     share = right / n
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
@@ -83,7 +86,7 @@ def wilson(right: int, n: int, level: float = 0.95) -> Interval:
     return Interval(share, low, high, n)
 
 
-def exact_share(right: int, n: int, level: float = 0.95) -> Interval:
+def exact_share(right: int, n: int, level: float = LEVEL) -> Interval:
     """The exact interval of a proportion of independent trials (Clopper and Pearson 1934): below
     and above it lies the truth with a probability of at most (1 - level) / 2 each, for any `n`.
     """
@@ -108,7 +111,7 @@ def accuracy_interval(per_question: Sequence[float]) -> Interval:
     if per_question and _are_equal(per_question):
         if per_question[0] in (0.0, 1.0):
             return wilson(int(sum(per_question)), len(per_question))
-        return _unanimous(per_question[0], len(per_question), 0.95, lowest=0.0)
+        return _unanimous(per_question[0], len(per_question), lowest=0.0)
     interval = mean_interval(per_question)
     return interval.within(0.0, 1.0)
 
@@ -118,15 +121,15 @@ def _are_equal(values: Sequence[float]) -> bool:
     return max(values) - min(values) < ROUNDING
 
 
-def gain_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
+def gain_interval(differences: Sequence[float]) -> Interval:
     """Student's t interval of the mean of paired differences of shares, one per question, clipped
     to [-1, 1].
 
     Where all differences are equal it is what as many questions without an exception allow.
     """
     if differences and _are_equal(differences):
-        return _unanimous(differences[0], len(differences), level)
-    interval = mean_interval(differences, level)
+        return _unanimous(differences[0], len(differences))
+    interval = mean_interval(differences)
     return interval.within(-1.0, 1.0)
 
 
@@ -176,9 +179,7 @@ FLIPS = 333
 """Rows of signs that are drawn at once."""
 
 
-def _unanimous(
-    value: float, n: int, level: float, lowest: float = -1.0, highest: float = 1.0
-) -> Interval:
+def _unanimous(value: float, n: int, lowest: float = -1.0, highest: float = 1.0) -> Interval:
     """Interval of a mean of which n questions all say the same `value`, each between `lowest` and
     `highest`.
 
@@ -186,13 +187,13 @@ def _unanimous(
     they say may be anything, so each end is the mean if all of them were as far away as they can
     be.
     """
-    unseen = 1 - (0.5 - level / 2) ** (1 / n)
+    unseen = 1 - (0.5 - LEVEL / 2) ** (1 / n)
     low = value - unseen * (value - lowest)
     high = value + unseen * (highest - value)
     return Interval(value, max(lowest, low), min(highest, high), n)
 
 
-def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tuple[Interval, float]:
+def two_level(values_SQ: Sequence[Sequence[float]]) -> tuple[Interval, float]:
     """Mean over S runs and Q questions, both of them samples, with a t interval (`n` is Q), and the
     two-sided p of a mean of 0.
 
@@ -217,7 +218,7 @@ def two_level(values_SQ: Sequence[Sequence[float]], level: float = 0.95) -> tupl
         total = least
         if S > 2:  # with two runs, the many degrees of freedom of questions held too seldom
             df = df_of_least
-    return _t_test(float(array.mean()), total / (S * Q), df, Q, level)
+    return _t_test(float(array.mean()), total / (S * Q), df, Q)
 
 
 def _mean_squares(array_SQ: np.ndarray) -> tuple[float, float, float]:
@@ -240,22 +241,20 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return sum(square for square, _ in parts) ** 2 / spread if spread > 0 else math.inf
 
 
-def _t_test(
-    mean: float, variance: float, df: float, n: int, level: float
-) -> tuple[Interval, float]:
+def _t_test(mean: float, variance: float, df: float, n: int) -> tuple[Interval, float]:
     from scipy.special import stdtr
 
     df = max(1.0, df)
     error = math.sqrt(variance)
     if error < ROUNDING:  # all say the same, but for rounding: what chance makes of n equal signs
-        return _unanimous(mean, n, level), 1.0 if abs(mean) < ROUNDING else min(1.0, 2.0 ** (1 - n))
-    half = _quantile_of_t(0.5 + level / 2, df) * error
+        return _unanimous(mean, n), 1.0 if abs(mean) < ROUNDING else min(1.0, 2.0 ** (1 - n))
+    half = _quantile_of_t(0.5 + LEVEL / 2, df) * error
     p = 2 * float(stdtr(df, -abs(mean) / error))
     return Interval(mean, mean - half, mean + half, n), p
 
 
 def two_level_difference(
-    first_SQ: Sequence[Sequence[float]], second_SQ: Sequence[Sequence[float]], level: float = 0.95
+    first_SQ: Sequence[Sequence[float]], second_SQ: Sequence[Sequence[float]]
 ) -> tuple[Interval, float]:
     """Second minus first on the same Q questions, each system a sample of runs of its own, with a t
     interval and its two-sided p.
@@ -278,7 +277,7 @@ def two_level_difference(
             runs, _, residual = _mean_squares(array)
             parts.append((max(0.0, runs - residual) / array.size, len(array) - 1))
     return _t_test(
-        float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q, level
+        float(differences_Q.mean()), sum(part for part, _ in parts), _satterthwaite(parts), Q
     )
 
 
@@ -329,7 +328,7 @@ def share_ratio_interval(
     if interval.low < interval.high:
         return interval._replace(low=max(0.0, interval.low))
     bottom = float(np.mean(bottoms_SQ))
-    unseen = _unanimous(0.0, interval.n, 0.95, lowest=-interval.mean, highest=1.0)
+    unseen = _unanimous(0.0, interval.n, lowest=-interval.mean, highest=1.0)
     low = max(0.0, interval.mean + unseen.low / bottom)
     return interval._replace(low=low, high=interval.mean + unseen.high / bottom)
 
@@ -396,3 +395,11 @@ def spelt(mean: float, low: float | None, high: float | None, form: str = ".3f")
 def finite(value: float) -> float | None:
     """The number, or None where it is infinite."""
     return value if math.isfinite(value) else None
+
+
+def roughly(seconds: float) -> str:
+    """Two digits of hours, minutes or seconds: more a guess does not have."""
+    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+    unit = next((unit for unit, size in units.items() if seconds >= 1.5 * size), "seconds")
+    amount = seconds / units[unit]
+    return f"{amount:.0f} {unit}" if amount >= 9.5 else f"{amount:.1f} {unit}"

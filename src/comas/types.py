@@ -779,6 +779,10 @@ class Meter:
     """Rows whose gradient has been computed."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
+    def counts(self) -> dict[str, int]:
+        """Every count by its name."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
     def read(self, rows: int) -> None:
         """Count rows that were read; several threads may do so at once."""
         with self._lock:

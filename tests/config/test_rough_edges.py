@@ -24,7 +24,7 @@ from comas.machine import use_threads
 from comas.questions.checked import of_run
 from comas.storage import files
 from comas.storage.out_folder import check_free
-from comas.storage.run import Run
+from comas.storage.run import Run, accounts_in
 from comas.tasks import pick
 from comas.types import UserMistake
 from tests.support import runs
@@ -94,6 +94,13 @@ def test_a_damaged_account_says_what_to_do_and_counts_only_where_somebody_is_pai
                 match=r"spent\.json is damaged.*remove it",
             ):
                 opened.spent()
+
+
+@pytest.mark.parametrize("text", ["{", "null", "[1]", '{"home": 3}', '{"r": {"home": 3}}'])
+def test_a_damaged_account_of_an_evaluation_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "spent.json").write_text(text)
+    with pytest.raises(UserMistake, match=r"spent\.json is damaged.*remove it"):
+        accounts_in(tmp_path / "spent.json", by_system=True)
 
 
 def test_paths_are_paths_and_a_tilde_is_the_home(

@@ -30,7 +30,7 @@ from comas.types import (
     TurnReward,
     UserMistake,
 )
-from tests.support.learning import METHOD, host_of
+from tests.support.learning import METHOD, host_of, logprobs_of
 
 QUESTION = Question(id="q", prompt="1 2 4 5 -> 7")
 MESSAGES = ({"role": "user", "content": "1 2 4 5 -> 7"},)
@@ -190,7 +190,7 @@ def test_weights_are_the_learners_own_log_probs(host: Any) -> None:
     row = host._buffer["a"]["t"]
     assert row.temperature == 1.0
     assert host.chat.tokenizer.decode(row.token_ids_T[row.mask_T]).split() == reply.text.split()
-    (learnt_T,) = host.learner.logprobs("a", [row])
+    (learnt_T,) = logprobs_of(host.learner, "a", [row])
     assert learnt_T[row.mask_T] == pytest.approx(row.sampled_logprobs_T[row.mask_T], abs=1e-4)
     assert reply.logprob == pytest.approx(float(learnt_T.sum()), abs=1e-4)
     for choice, weight in zip(CHOICES, reply.weights, strict=True):
@@ -198,7 +198,7 @@ def test_weights_are_the_learners_own_log_probs(host: Any) -> None:
             [row.token_ids_T[~row.mask_T], host.chat.encode_beginning(MESSAGES, choice)]
         )
         row.mask_T = np.arange(len(row.token_ids_T)) >= reply.prompt_tokens
-        (own_T,) = host.learner.logprobs("a", [row])
+        (own_T,) = logprobs_of(host.learner, "a", [row])
         assert weight == pytest.approx(float(own_T.sum()), abs=1e-4)
 
 

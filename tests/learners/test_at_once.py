@@ -24,7 +24,7 @@ from comas.objective.preference import sppo
 from comas.types import Meter, Method, Row
 from tests.support import runs
 from tests.support.adapters import UNEVEN, learner_of, parts_of, population
-from tests.support.learning import METHOD, rows
+from tests.support.learning import METHOD, logprobs_of, rows
 from tests.support.models import llama
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,7 +59,7 @@ def whole(old: Any, method: Method = METHOD, **recipe: Any) -> Counting:
 def sampled(drift: float, learner: FullLearner) -> list[Row]:
     """Rows whose engine said this much less than the learner says, per token."""
     part = rows()
-    for row, logprobs_T in zip(part, learner.logprobs("p", part), strict=True):
+    for row, logprobs_T in zip(part, logprobs_of(learner, "p", part), strict=True):
         row.sampled_logprobs_T = logprobs_T - row.mask_T * np.float32(drift)
     return part
 

@@ -22,7 +22,7 @@ from comas.objective.losses import plain
 from comas.objective.preference import dpo
 from comas.types import Method, Row, TurnReward, UserMistake
 from tests.support.engines import publish
-from tests.support.learning import METHOD, host_of, rows, say
+from tests.support.learning import METHOD, host_of, logprobs_of, rows, say
 from tests.support.models import llama
 
 
@@ -191,13 +191,12 @@ def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
 def test_rows_of_a_drifted_engine_get_a_truncated_importance_weight() -> None:
     learner = FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0)
     part = rows()
-    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+    for row, logprobs in zip(part, logprobs_of(learner, "p", part), strict=True):
         row.logprobs_T = logprobs
         row.sampled_logprobs_T = logprobs.copy()
-    known = [(row, row.logprobs_T) for row in part]
-    assert gap_to_engine("p", known, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
+    assert gap_to_engine("p", part, learner.recipe) == ({"gap_mean": 0.0, "gap_max": 0.0}, {})
     part[0].sampled_logprobs_T[part[0].mask_T] -= 3.0  # type: ignore[index]
-    stats, weights = gap_to_engine("p", known, learner.recipe)
+    stats, weights = gap_to_engine("p", part, learner.recipe)
     assert stats["gap_max"] == pytest.approx(3.0)
     assert weights["t0"].max() == 2.0
     assert weights["t1"].max() == 1.0
@@ -210,7 +209,7 @@ def test_losses_of_given_replies_are_not_weighted_by_who_said_them() -> None:
     for gap in (0.0, 0.1):
         learner = FullLearner({"p": llama(0)}, Recipe(1e-3), fresh, 0)
         part = [row for row in rows() if row.role == "solution"]
-        for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+        for row, logprobs in zip(part, logprobs_of(learner, "p", part), strict=True):
             row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(gap)
         learner.step({"p": part})
         learnt.append(learner.models["p"].state_dict())
@@ -222,7 +221,7 @@ def test_an_engine_with_stale_weights_stops_the_run(old: Any) -> None:
     learner = FullLearner({"p": llama(0)}, Recipe(1e-3, old_logprobs=old), METHOD, 0)
     before = copy.deepcopy(learner.models["p"].state_dict())
     part = rows()
-    for row, logprobs in zip(part, learner.logprobs("p", part), strict=True):
+    for row, logprobs in zip(part, logprobs_of(learner, "p", part), strict=True):
         row.sampled_logprobs_T = logprobs - row.mask_T * np.float32(0.6)
     with pytest.raises(RuntimeError, match="engine not refreshed"):
         learner.step({"p": part})
@@ -280,7 +279,7 @@ def test_a_refresh_reaches_the_engine(untaught: Path) -> None:
     assert after.logprob != before.logprob
     row = host._buffer["a"]["t3"]
     np.testing.assert_allclose(
-        host.learner.logprobs("a", [row])[0], row.sampled_logprobs_T, atol=1e-4
+        logprobs_of(host.learner, "a", [row])[0], row.sampled_logprobs_T, atol=1e-4
     )
     host.close()
 

@@ -33,7 +33,7 @@ from comas.testing import FAMILIES
 from comas.training.start import resume_async
 from comas.types import TurnReward, UserMistake
 from tests.support.engines import engine_of
-from tests.support.learning import METHOD, host_of, rows, say
+from tests.support.learning import METHOD, host_of, logprobs_of, rows, say
 from tests.support.memory import model_of
 from tests.support.models import llama, requests
 from tests.support.runs import essence, run_of
@@ -173,7 +173,7 @@ def test_a_head_that_cannot_be_put_on_apart_gets_whole_logits(
     learner = FullLearner({"p": model}, Recipe(1e-3), METHOD, 0)
     monkeypatch.setattr(type(model), "base_model_prefix", "nothing")
     for row, got, wanted in zip(
-        part, learner.logprobs("p", part), by_hand(model, part), strict=True
+        part, logprobs_of(learner, "p", part), by_hand(model, part), strict=True
     ):
         np.testing.assert_allclose(got[row.mask_T], wanted.detach().numpy(), atol=1e-5)
     assert learner._halves == {model: None}

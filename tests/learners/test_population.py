@@ -31,7 +31,7 @@ from tests.support.adapters import (
     parts_of,
     population,
 )
-from tests.support.learning import METHOD, rows
+from tests.support.learning import METHOD, logprobs_of, rows
 from tests.support.models import llama
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -191,7 +191,9 @@ def test_a_policy_is_the_base_with_its_merged_weights() -> None:
         model = llama(7).double()
         model.load_state_dict(made.merged(p), strict=False)
         seen.append(np.concatenate(logprobs_by_hand(model, part)))
-        np.testing.assert_allclose(np.concatenate(learner.logprobs(p, part)), seen[-1], atol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate(logprobs_of(learner, p, part)), seen[-1], atol=1e-5
+        )
     assert min(np.abs(a - b).max() for i, a in enumerate(seen) for b in seen[:i]) > 1e-2
 
 

@@ -27,7 +27,7 @@ from comas.types import Row, Sampling, TurnReward
 from tests.support.adapters import EVEN, SPECS, UNEVEN, fill, learner_of, parts_of, population
 from tests.support.engines import engine_of, is_stacked, publish
 from tests.support.families import FAMILIES, family_model
-from tests.support.learning import METHOD, rows, say
+from tests.support.learning import METHOD, logprobs_of, rows, say
 from tests.support.mixed_rows import requests
 from tests.support.models import llama
 
@@ -210,14 +210,14 @@ def test_after_loading_the_reference_is_still_the_start(tmp_path: Path) -> None:
     one = learner_of(population(spread=0.1))
     two = learner_of(population())
     one.save(tmp_path)
-    start = two.logprobs("b", part, reference=True)
+    start = logprobs_of(two, "b", part, reference=True)
     two.load(tmp_path)
     for now, wanted in (
-        (two.logprobs("b", part, reference=True), start),
-        (two.logprobs("b", part), one.logprobs("b", part)),
+        (logprobs_of(two, "b", part, reference=True), start),
+        (logprobs_of(two, "b", part), logprobs_of(one, "b", part)),
     ):
         np.testing.assert_array_equal(np.concatenate(now), np.concatenate(wanted))
-    assert np.abs(np.concatenate(start) - np.concatenate(two.logprobs("b", part))).max() > 0.1
+    assert np.abs(np.concatenate(start) - np.concatenate(logprobs_of(two, "b", part))).max() > 0.1
 
 
 def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
@@ -249,7 +249,7 @@ def test_what_is_sampled_is_what_is_trained(tiny: Path) -> None:
     )
     for p, part in trained.items():
         before = population(shapes, torch.float32, model=AutoModelForCausalLM.from_pretrained(tiny))
-        for row, logprobs in zip(part, learner_of(before).logprobs(p, part), strict=True):
+        for row, logprobs in zip(part, logprobs_of(learner_of(before), p, part), strict=True):
             ended = bool(row.token_ids_T[-1] == host.chat.tokenizer.eos_token_id)
             assert host.chat.decode(row.token_ids_T[row.mask_T], ended)[0] == texts[row.turn]
             np.testing.assert_allclose(row.sampled_logprobs_T, logprobs, atol=1e-4)

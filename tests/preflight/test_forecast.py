@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from comas import machine
 from comas.evaluation import forecast
@@ -43,6 +45,17 @@ def test_a_run_of_the_base_on_this_processor_tells_speed_and_lengths(earlier: Pa
     line = said("tiny")
     assert line.startswith("about ")
     assert line.endswith("as runs/mine had on this processor")
+
+
+def test_a_base_that_no_policy_has_is_none_of_the_run(earlier: Path) -> None:
+    config = tomllib.loads((earlier / "config.toml").read_text())
+    first, *others = config["agents"]
+    config["agents"][first]["base"] = "tiny"
+    for name in others:
+        config["agents"][name] |= {"policy": first}
+    config["hosts"]["home"]["base"] = "tiny-b"
+    (earlier / "config.toml").write_text(tomli_w.dumps(config))
+    assert forecast.measured_here(planned_team(["tiny"], {})) is not None
 
 
 @pytest.mark.parametrize("change", ["base", "processor", "damaged", "none"])

@@ -194,12 +194,13 @@ def test_a_damaged_measurement_that_can_be_made_again_stops_nothing(
     assert "eval/after.json is damaged" in watch.notes[0]
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"processes": 3}'])
 def test_a_damaged_note_on_processes_stops_nothing(
-    whole: tuple[Any, list[str]], tmp_path: Path
+    text: str, whole: tuple[Any, list[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "whole"
     watch = Notes()
-    cut_short(folder / "processes.json")
+    (folder / "processes.json").write_text(text)
     one_step_more(folder, watch)
     assert "processes.json is damaged" in watch.notes[0]
 

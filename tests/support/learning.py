@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from comas.engines import hf, stacked
 from comas.hosts.local import make_local_host
 from comas.learners.recipe import Recipe
+from comas.learners.step import logprobs
 from comas.objective.credit import grpo, reinforce_pp
 from comas.objective.losses import clipped, plain
 from comas.seams import AdapterSpec
@@ -52,6 +53,13 @@ def rows(count: int = 12, seed: int = 0, temperature: float = 1.0) -> list[Row]:
             )
         )
     return made
+
+
+def logprobs_of(
+    learner: Any, policy: str, part: Sequence[Row], reference: bool = False
+) -> list[np.ndarray]:
+    """Log-probs of the rows of one policy, or of its start."""
+    return logprobs(learner, [(policy, row) for row in part], reference)
 
 
 async def say(host, turn: str, policy: str = "a", keep: bool = True, **sampling: float):  # type: ignore[no-untyped-def]

@@ -25,6 +25,8 @@ from comas.evaluation.spec import EvaluationPlan
 from comas.exit_codes import STOPPED
 from comas.program import command
 from comas.stats import spelt
+from comas.storage import files
+from comas.storage.run import accounts_in
 from comas.sync import run_sync
 from comas.team import spending
 from comas.verbs import planned
@@ -111,10 +113,10 @@ def go_on(
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """Show what an evaluation came to when it ended last; before that, what it has cost."""
-    if (folder / REPORT).is_file():
-        _show(ctx, spending.read(folder / REPORT), as_json)
+    if (report := files.read_object(folder / REPORT)) is not None:
+        _show(ctx, report, as_json)
         return
-    accounts = spending.read(folder / SPENT)
+    accounts = accounts_in(folder / SPENT, by_system=True)
     report = {"folder": str(folder), "api": spending.records(accounts)}
     if as_json:
         print_json(ctx, report)

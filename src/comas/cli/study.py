@@ -21,9 +21,9 @@ from comas.cli.output import Json, print_json, print_note
 from comas.display import bars_of, clean, span
 from comas.exit_codes import FAILED, STOPPED
 from comas.program import command
+from comas.stats import roughly
 from comas.studies.cells import Cell, Ended, Watch
 from comas.studies.verb import Study
-from comas.training.dry_run import spoken
 
 POINTS = 8
 """Points of a curve of validation accuracy, at least."""
@@ -115,7 +115,7 @@ def _say_forecast(grid: Study, jobs: int | None) -> None:
     if forecast is None:
         return
     at_once = grid.jobs(jobs)
-    seconds = spoken(forecast.seconds(grid.cells, at_once))
+    seconds = roughly(forecast.seconds(grid.cells, at_once))
     print(
         f"time:   about {seconds} of steps, {at_once} at once, as long as {forecast.measured}"
         " takes; measuring accuracy is not counted",
@@ -144,7 +144,9 @@ class _Lines(Watch):
 
     def ended(self, ended: Ended) -> None:
         self.seconds.append(ended.seconds)
-        became = f"FAILED: {ended.failure}" if ended.failure else f"done in {spoken(ended.seconds)}"
+        became = (
+            f"FAILED: {ended.failure}" if ended.failure else f"done in {roughly(ended.seconds)}"
+        )
         number = f"[{len(self.seconds)}/{self.cells}]"
         self._say(f"{number} {ended.cell}: {became}", self.left())
 

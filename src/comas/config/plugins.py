@@ -16,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -27,7 +26,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from comas.config.mistakes import FORMER_MONITORS, current_name, meant, nearest
 from comas.config.own_tasks import held
-from comas.game.play import OWN
+from comas.game.play import OWN, bare
 from comas.game.prompts import check_holes
 from comas.types import Method, Setup, Task, Tool, UserMistake
 
@@ -158,7 +157,7 @@ def _check_calls(plugin: Method | Task | Setup, named: str) -> None:
                 f" **options), and does not take that: {error}"
             ) from error
         return
-    if not inspect.iscoroutinefunction(unwrapped(plugin.play)):
+    if not inspect.iscoroutinefunction(bare(plugin.play)):
         raise UserMistake(f"{named}: play has to be `async def`, and to await what it asks")
     if isinstance(plugin, Method):
         _check_functions(plugin, named)
@@ -181,7 +180,7 @@ def _check_functions(method: Method, named: str) -> None:
         defined = getattr(method.memory if hasattr(method.memory, part) else method, part)
         if defined is None:
             continue
-        function = unwrapped(defined)
+        function = bare(defined)
         awaited = part != "play" and inspect.iscoroutinefunction(function)
         # credit and loss both take two arguments, and would fail in the first step only
         swapped = (
@@ -320,17 +319,12 @@ def _tool(name: str, options: Mapping[str, Mapping[str, Any]]) -> Tool:
 # --- options: keywords of the functions that use them
 
 
-def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, through `partial`."""
-    return function.func if isinstance(function, partial) else function
-
-
 def keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of a function and their defaults; through `partial`.
 
     `state` is none of them: it is what a method remembers.
     """
-    parameters = inspect.signature(unwrapped(function)).parameters.values()
+    parameters = inspect.signature(bare(function)).parameters.values()
     keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "state"]
     return {p.name: p.default for p in keyword_only}
 
@@ -384,7 +378,7 @@ def with_current_names(
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    function = unwrapped(function)
+    function = bare(function)
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:  # imported for the type checker only

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from comas.config.schema import ONLY_ADAPTERS, Config
 from comas.models.sources import Source, knows_few_words, source_of
@@ -67,6 +68,18 @@ def sources_of(config: Config) -> dict[str, Source]:
     bases = [config.hosts[name].base for name in here]
     bases += [a.base for a in config.agents.values() if a.base is not None and a.host in here]
     return {base: source_of(base) for base in bases}
+
+
+def bases_of(config: Mapping[str, Any]) -> set[str]:
+    """Name the bases of all policies, as the config.toml of a run has them."""
+    bases: dict[str, str] = {}
+    hosts: dict[str, str] = {}
+    for name, agent in config["agents"].items():
+        policy = agent.get("policy") or name
+        hosts[policy] = agent["host"]
+        if agent.get("base"):
+            bases[policy] = agent["base"]
+    return {bases.get(policy) or config["hosts"][host]["base"] for policy, host in hosts.items()}
 
 
 def policies_of(

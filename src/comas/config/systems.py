@@ -68,12 +68,6 @@ def is_model(name: str) -> bool:
     return is_gguf(name) or is_packaged(name) or is_shipped(name)
 
 
-def checkpoint_of(name: str) -> Path | None:
-    """The checkpoint that the name of a run means; None where it is no run."""
-    run_and_step = run_at(name)
-    return run_and_step and run_and_step[0].intact(run_and_step[1])
-
-
 def hosts_of(name: str) -> set[str] | None:
     """Names of the hosts of a run; None where it is no run."""
     run_and_step = run_at(name)
@@ -159,7 +153,8 @@ def system_plan(
         keys = copy.deepcopy(dict(table)) | settings_of(overrides)
         return plan(read(None, keys), learn=False)
     if run_and_step := run_at(name):
-        return _plan_of_run(run_and_step[0], overrides, checkpoint_of(name))
+        run, step = run_and_step
+        return _plan_of_run(run, overrides, run.intact(step))
     settings = settings_of(overrides)
     count = settings.pop("agents", 4)
     if not any(key.startswith("agents.") for key in settings):

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from comas.config.plan import Plan
+from comas.config.policies import bases_of
 from comas.config.weights import weights_at
 from comas.machine import processor, threads_of
 from comas.memory import device_of, parameters
 from comas.program import runs_by_time
-from comas.storage import files
+from comas.stats import roughly
 from comas.storage.run import Run
 from comas.types import UserMistake
 
@@ -45,7 +46,7 @@ def forecast(plan: Plan, questions: int, answers: int, judged: int) -> str:
         verdict = statistics.fmean(others) if others else answer
         tokens = questions * ((answers + 1) * answer + (judged - 1) * verdict)
         return (
-            f"about {spelt(tokens / earlier.speed)} in all, with replies as long and"
+            f"about {roughly(tokens / earlier.speed)} in all, with replies as long and"
             f" {earlier.speed:,.0f} tokens/s, as {earlier.run} had on this processor"
         )
     room = {role: plan.room.get(role, plan.config.max_tokens) for role in ("solution", *JUDGING)}
@@ -54,7 +55,7 @@ def forecast(plan: Plan, questions: int, answers: int, judged: int) -> str:
     if (guess := by_products(plan)) is not None:
         size, speed = guess
         return (
-            f"at least {spelt(tokens / speed)} in all if every reply takes all its tokens, at no"
+            f"at least {roughly(tokens / speed)} in all if every reply takes all its tokens, at no"
             f" more than {speed:,.0f} tokens/s, often several times as long: a guess from"
             f" {size / 1e6:,.0f}M parameters and a product that was timed here, since no run in"
             " runs/ has measured this base on this processor"
@@ -66,11 +67,6 @@ def forecast(plan: Plan, questions: int, answers: int, judged: int) -> str:
 
 
 JUDGING = ("evaluation", "scoring")
-
-
-def spelt(seconds: float) -> str:
-    """Minutes, or seconds where there are fewer than two."""
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
 
 
 # --- what earlier runs measured
@@ -97,15 +93,9 @@ def measured_here(plan: Plan) -> Measured | None:
 def _ran_on(run: Run) -> tuple[set[str], set[str], str]:
     """The bases of a run, the devices of its hosts, and its processor."""
     config = run.config()
-    record = files.read_object(run.path / "processes.json") or {}
-    facts = record["processes"][-1]
+    (*_, facts) = run.processes()
     devices = {each.partition(": ")[2] for each in facts["devices"].split(", ")}
-    return set(_bases(config)), devices, facts["processor"]
-
-
-def _bases(config: Mapping[str, Any]) -> Iterator[str]:
-    for agent in config["agents"].values():
-        yield agent.get("base") or config["hosts"][agent["host"]]["base"]
+    return bases_of(config), devices, facts["processor"]
 
 
 def _figures(run: Run) -> Measured | None:

@@ -27,7 +27,7 @@ import numpy as np
 from comas.config.checks import check_room
 from comas.config.plan import Plan, plan
 from comas.config.schema import read, settings_from
-from comas.evaluation.forecast import forecast, spelt
+from comas.evaluation.forecast import forecast
 from comas.evaluation.systems import asked, named
 from comas.game.agent import Agent, takers, together
 from comas.game.judgements import acceptance
@@ -41,7 +41,7 @@ from comas.methods.comas_votes import chosen_works
 from comas.methods.shared.judging import WEIGHING, Score
 from comas.models.sources import check_place
 from comas.questions.checked import loaded
-from comas.stats import Interval, auc, exact_share, finite, gain_interval, interval_record
+from comas.stats import Interval, auc, exact_share, finite, gain_interval, interval_record, roughly
 from comas.sync import run_sync
 from comas.team.build import Team
 from comas.types import Episode, Memory, Question, Task, Turn, UserMistake
@@ -332,7 +332,7 @@ async def _played(
                 expected = len(rest) * per_question
                 pulse.turn_to("asking", expected=expected, certainty="at most")
         if rest:
-            left = spelt(each * len(rest))
+            left = roughly(each * len(rest))
             pulse.hook.note(f"about {left} for the other {len(rest)} questions")
         at_once = max(FEW, int(60 * PART / each))
         try:

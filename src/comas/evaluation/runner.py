@@ -57,7 +57,7 @@ from comas.signals import listening
 from comas.storage import files
 from comas.storage.game_log import Log, logs_in
 from comas.storage.out_folder import check_free, fresh
-from comas.storage.run import hold, release
+from comas.storage.run import accounts_in, hold, release
 from comas.team import spending
 from comas.team.build import Team, api_hosts_of, check_places, greet, outline
 from comas.types import Account, Host, Method, Question, Task, UserMistake
@@ -162,7 +162,7 @@ class EvaluationRun:
         working = asyncio.current_task()
         assert working is not None
         self._write_plan()
-        self._accounts = spending.read(self.folder / SPENT)
+        self._accounts = accounts_in(self.folder / SPENT, by_system=True)
         with listening(lambda: False, working.cancel):  # SIGTERM ends it in order, like Ctrl-C
             for note in hold(checkpoints(self.plan.places.values()), self.folder):
                 hook.note(note)

@@ -114,9 +114,8 @@ class EvaluationPlan:
         settings = of_hosts(self.settings, hosts)
         plan = system_plan(name, settings, table)
         changes = {k: v for change in self.changes for k, v in change["settings"].items()}
-        if not changes:
-            return plan
-        return system_plan(name, settings | spending.concerning(changes, plan.config), table)
+        concerning = spending.concerning(changes, plan.config)
+        return system_plan(name, settings | concerning, table) if concerning else plan
 
 
 def upgraded(written: bytes) -> bytes:

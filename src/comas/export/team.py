@@ -389,9 +389,7 @@ def facts_of(run: Run, step: int) -> Facts:
         record = run.read_eval(name)
         if record and (name == "before" or record["step"] == step):
             facts.answers[name] = record["answers"]
-    record = files.read_object(run.path / "processes.json") or {}
-    if record.get("processes"):
-        facts.process = record["processes"][-1]
+    facts.process = next(reversed(run.processes()), {})
     return facts
 
 

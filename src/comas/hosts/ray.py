@@ -69,7 +69,6 @@ PULSE = 1.0
 """Seconds between two looks at how far a learning step has come."""
 NOT_IMPORTED = "failed to import on the worker"
 """Words of Ray for an actor whose class its machine cannot load."""
-METER = ("replies", "tokens", "rows_due", "rows_read", "rows_learnt")
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = "<comas>/"
 """How a path begins that lies in the package, wherever that is installed."""
@@ -115,7 +114,7 @@ class State(NamedTuple):
     clock: Mapping[str, float]
     facts: Mapping[str, Any]
     counts: Mapping[str, int]
-    """Counts of `METER`; empty where the host has no meter."""
+    """Counts of its meter; empty where the host has no meter."""
     warned: Sequence[tuple[int, str]]
     """Level and text of what was logged since the state before."""
 
@@ -171,7 +170,7 @@ class HostActor:
     def _state(self) -> State:
         host = self._host
         meter: Meter | None = host.meter
-        counts = {} if meter is None else {name: getattr(meter, name) for name in METER}
+        counts = {} if meter is None else meter.counts()
         warned = self._warned
         self._warned = []
         return State(next(self._numbers), dict(host.clock()), dict(host.facts()), counts, warned)

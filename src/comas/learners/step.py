@@ -80,14 +80,6 @@ class Holder(ABC):
         all, where it or the loss is not finite.
         """
 
-    def logprobs(
-        self, policy: str, rows: Sequence[Row], reference: bool = False
-    ) -> list[np.ndarray]:
-        """Per row float32 log-probs of its generated tokens at its temperature, shape (T,), 0
-        outside the mask.
-        """
-        return logprobs(self, [(policy, row) for row in rows], reference)
-
     def rate(self, policy: str, scale: float) -> None:
         """Set a policy's learning rate to `scale` times its recipe's."""
         for group in self.optimizers[policy].param_groups:
@@ -211,9 +203,8 @@ class Step:
     def _measure_gaps(self) -> None:
         """Measure how far the engine is from the learner, and correct where that is too far."""
         for policy in self.policies:
-            with_logprobs = [(row, row.logprobs_T) for row in self.rows[policy]]
             self.gaps[policy], importance = gap_to_engine(
-                policy, with_logprobs, self.weights.recipe
+                policy, self.rows[policy], self.weights.recipe
             )
             if self.method.fresh:  # whose losses are of given replies, whoever said them
                 importance = {}
@@ -356,7 +347,7 @@ class Step:
             for policy, row in chosen:
                 own_places.setdefault(policy, []).append(places[policy][row.turn])
                 if policy in weights.corrected:  # expected to have importance weights
-                    self.importance |= corrections_of([(row, row.logprobs_T)], weights.recipe)
+                    self.importance |= corrections_of([row], weights.recipe)
             for policy, own in own_places.items():
                 for index, advantages_T in zip(own, credits[policy](own), strict=True):
                     self.rows[policy][index].advantages_T = advantages_T
@@ -432,7 +423,7 @@ def _whole_groups(rows: Sequence[Row], k: int, count: int) -> list[Row]:
 
 
 def gap_to_engine(
-    policy: str, rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe
+    policy: str, rows: Sequence[Row], recipe: Recipe
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """How far the engine's log-probs were from the learner's, and the importance weights that this
     calls for.
@@ -452,7 +443,7 @@ def gap_to_engine(
     return stats, corrections_of(rows, recipe)
 
 
-def corrections_of(rows: Sequence[tuple[Row, np.ndarray]], recipe: Recipe) -> dict[str, np.ndarray]:
+def corrections_of(rows: Sequence[Row], recipe: Recipe) -> dict[str, np.ndarray]:
     """Turn -> importance weights (T,) of rows with the learner's own log-probs; of each row by
     itself.
     """
@@ -478,10 +469,10 @@ def truncated_ratios(log_ratio_T: np.ndarray, mask_T: np.ndarray, bound: float) 
     return np.exp(generated_T).clip(max=bound)
 
 
-def _differences(rows: Sequence[tuple[Row, np.ndarray]]) -> list[tuple[Row, np.ndarray]]:
+def _differences(rows: Sequence[Row]) -> list[tuple[Row, np.ndarray]]:
     """Learner's minus engine's log-probs (T,) of the rows that an engine has sampled."""
     return [
-        (row, own_T - row.sampled_logprobs_T)
-        for row, own_T in rows
+        (row, row.logprobs_T - row.sampled_logprobs_T)
+        for row in rows
         if row.sampled_logprobs_T is not None
     ]

@@ -204,15 +204,7 @@ class Run:
         hosts = self.config()["hosts"].values()
         if not any(host.get("api") or host.get("kind") for host in hosts):
             return {}
-        path = self.path / "spent.json"
-        remedy = "remove it to go on without what it said"
-        try:
-            accounts = files.read_object(path) or {}
-        except UserMistake as error:
-            raise UserMistake(f"{error}; {remedy}") from error
-        if type(accounts) is not dict or not all(map(_is_account, accounts.values())):
-            raise UserMistake(f"{path} is damaged: it says of no host what was spent; {remedy}")
-        return accounts
+        return accounts_in(self.path / "spent.json")
 
     def write_process(self, facts: Mapping[str, Any]) -> list[str]:
         """Note what a process that works on this run runs on; returns what differs from the one
@@ -220,11 +212,10 @@ class Run:
         """
         path = self.path / "processes.json"
         try:
-            record = files.read_object(path) or {"processes": []}
+            processes = self.processes()
         except UserMistake as error:
             files.replace(path, json.dumps({"processes": [facts]}, indent=1))
             return [f"{error}; what it said is lost"]
-        processes: list[Mapping[str, Any]] = record["processes"]
         before = processes[-1] if processes else facts
         files.replace(path, json.dumps({"processes": [*processes, facts]}, indent=1))
         compared = (facts.keys() & before.keys()) - {"step", "changed"}
@@ -234,14 +225,21 @@ class Run:
             if key in compared and before[key] != facts[key]
         ]
 
+    def processes(self) -> list[dict[str, Any]]:
+        """The facts of each process that worked on this run; none where nothing was noted."""
+        path = self.path / "processes.json"
+        noted = (files.read_object(path) or {"processes": []}).get("processes")
+        if not isinstance(noted, list):
+            raise UserMistake(f"{path} is damaged: it lists no processes")
+        return cast("list[dict[str, Any]]", noted)
+
     def versions(self) -> list[str]:
         """Name the versions of comas, with their commits, under which processes worked on this run,
         in the order of the first of each.
         """
-        record = files.read_object(self.path / "processes.json") or {"processes": []}
         named = [
             " ".join([process["comas"], *filter(None, [process.get("commit")])])
-            for process in record["processes"]
+            for process in self.processes()
         ]
         return list(dict.fromkeys(named))
 
@@ -361,6 +359,28 @@ class Run:
     def episodes(self, step: int) -> Iterator[dict[str, Any]]:
         """The recorded discussions of a step."""
         yield from lines(self.path / "episodes" / f"{step:06d}.jsonl")
+
+
+def accounts_in(path: Path, by_system: bool = False) -> dict[str, Any]:
+    """The accounts of hosts, in an evaluation `by_system`, as they were written last; empty where
+    none were.
+    """
+    remedy = "remove it to go on without what it said"
+    try:
+        accounts = files.read_object(path) or {}
+    except UserMistake as error:
+        raise UserMistake(f"{error}; {remedy}") from error
+    tables: list[Any] = list(accounts.values()) if by_system else [accounts]
+    if not all(map(_are_accounts, tables)):
+        raise UserMistake(f"{path} is damaged: it says of no host what was spent; {remedy}")
+    return accounts
+
+
+def _are_accounts(table: Any) -> bool:
+    """Whether this is what `spending.accounts` says."""
+    return isinstance(table, dict) and all(
+        map(_is_account, cast("Mapping[str, Any]", table).values())
+    )
 
 
 def _is_account(value: Any) -> bool:

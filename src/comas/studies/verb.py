@@ -191,8 +191,8 @@ class Study:
             plan = setting.plan
             with naming(f"{self.file}: setting {setting.name}"):
                 of_run(plan.config, plan.task, note=lambda _: None)
-                bounded = memory.bounds_of_new(plan, note=lambda _: None)
-            crowding += memory.memory_plan(bounded).crowding(at_once)
+                _, needed = memory.bounds_of_new(plan, note=lambda _: None)
+            crowding += needed.crowding(at_once)
         if crowding:
             note(min(crowding)[1])
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from comas.config.mistakes import nearest
@@ -49,29 +47,6 @@ def accounts(hosts: Mapping[str, Host]) -> dict[str, Account]:
     """Host -> what it has cost so far; without those that cost nothing."""
     by_host = {name: host.account() for name, host in hosts.items()}
     return {name: account for name, account in by_host.items() if account}
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Read the accounts that were written last; empty where none were."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise UserMistake(
-            f"{path} is damaged ({error}): remove it to go on without what it said"
-        ) from error
-
-
-def kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
-    """The accounts as they were saved with a checkpoint: older than those in `spent.json`, for
-    where that is lost.
-    """
-    if checkpoint is None:
-        return {}
-    names = [name for name, host in config.hosts.items() if host.built_by == "api"]
-    files = {name: checkpoint / f"{name}.json" for name in names}
-    return {name: read(path) for name, path in files.items() if path.exists()}
 
 
 def restore(

@@ -22,6 +22,7 @@ from comas.game.agent import derive_seed
 from comas.game.play import GameContext, play_all, settle_all
 from comas.game.weighing import is_weighing
 from comas.machine import peak_bytes
+from comas.stats import roughly
 from comas.team.build import Team, build_team
 from comas.testing.methods import ALONE, compares_nothing
 from comas.testing.scripted import stand_ins
@@ -95,7 +96,7 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
     sampling = pace.seconds * discussions
     learning = seconds / max(1, learnt) * rows
     step = sampling + learning
-    planned = memory.memory_plan(ready.plan)
+    planned = ready.memory
     estimated = "; ".join(map(planned.compared, planned.memory)) or "no host has weights here"
     checkpoint = planned.checkpoint
     size = "of unknown size" if checkpoint is None else f"{checkpoint / 1e9:.2f} GB"
@@ -105,9 +106,9 @@ async def dry_run(config: Config, note: Callable[[str], None]) -> DryRun:
         f"lr:     {rates}",
         f"memory: {peak / 1e9:.1f} GB at the peak, measured with {len(pace.episodes)} discussions"
         f" and {learnt:,} tokens to learn from; {estimated}",
-        f"time:   about {spoken(step)} per step (sampling {sampling / step:.0%}, learning"
+        f"time:   about {roughly(step)} per step (sampling {sampling / step:.0%}, learning"
         f" {learning / step:.0%}, replies of {pace.reply:.0f} tokens{speed}),"
-        f" {spoken(step * config.steps)} for {config.steps} steps, measuring not counted",
+        f" {roughly(step * config.steps)} for {config.steps} steps, measuring not counted",
         f"disk:   {size} per checkpoint, at most {memory.KEPT_CHECKPOINTS} at once in"
         f" {out_folder}, {free / 1e9:.1f} GB free",
     )
@@ -293,11 +294,3 @@ def _lengths(turns: Sequence[Turn], room: Callable[[Turn], int]) -> dict[str, fl
         role: min(most[role], generated[role] / finished[role] if finished[role] else math.inf)
         for role in most
     }
-
-
-def spoken(seconds: float) -> str:
-    """Two digits of hours, minutes or seconds: more a guess does not have."""
-    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-    unit = next((unit for unit, size in units.items() if seconds >= 1.5 * size), "seconds")
-    amount = seconds / units[unit]
-    return f"{amount:.0f} {unit}" if amount >= 9.5 else f"{amount:.1f} {unit}"

@@ -23,6 +23,7 @@ from comas.game.weighing import is_sampled
 from comas.hooks import Hook, Hooks, Progress, hooks_of
 from comas.program import Work, command
 from comas.questions.checked import RunQuestions, of_run
+from comas.storage import files
 from comas.storage.out_folder import check_free
 from comas.storage.rewind import rewind
 from comas.storage.run import Run
@@ -32,7 +33,7 @@ from comas.trackers.sink import Tracker
 from comas.training.learning import at_host
 from comas.training.loop import Session
 from comas.training.result import Result, nothing_left, result_of
-from comas.types import Question, Turn, UserMistake
+from comas.types import Account, Question, Turn, UserMistake
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Prepared:
     """A run of which everything is known that can be before models are loaded."""
 
     plan: Plan
+    memory: memory.MemoryPlan
     asked: RunQuestions
     replies: int
     """Replies of one discussion, as far as it can be rehearsed."""
@@ -63,7 +65,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Prepared:
         hints.append(unused_max_tokens(planned, [turn.role for turn in turns]))
     for hint in filter(None, hints):
         note(hint)
-    return Prepared(memory.bounds_of_new(planned, note), asked, len(turns))
+    return Prepared(*memory.bounds_of_new(planned, note), asked, len(turns))
 
 
 def _unfallen(config: Config) -> str | None:
@@ -207,6 +209,17 @@ def replies_of(run: Run) -> float:
     return turns / (config["questions"] * config["samples"])
 
 
+def _kept_in(checkpoint: Path | None, config: Config) -> dict[str, Account]:
+    """The accounts as they were saved with a checkpoint: older than those in `spent.json`, for
+    where that is lost.
+    """
+    if checkpoint is None:
+        return {}
+    names = [name for name, host in config.hosts.items() if host.built_by == "api"]
+    kept = {name: files.read_object(checkpoint / f"{name}.json") for name in names}
+    return {name: account for name, account in kept.items() if account is not None}
+
+
 async def resume_async(
     path: str | Path,
     *hooks: Hook,
@@ -251,7 +264,7 @@ async def resume_async(
         planned = memory.bounds(planned)
         hook.working(Progress("loading", start))
         checkpoint = run.checkpoint_of(start) if run.marker() is not None else None
-        accounts = {**spending.kept_in(checkpoint, config), **run.spent()}
+        accounts = {**_kept_in(checkpoint, config), **run.spent()}
         asks = start < config.steps
         team = await assemble(
             planned,
