@@ -270,6 +270,8 @@ class Lines(Quiet):
         """When it began, and when there was news."""
         self.left = ""
         """How long the other steps, or the other games, take."""
+        self.later = ""
+        """How long the steps after the present one take."""
         self.total = 0
         """Steps of the run."""
         self.tokens: int | None = None
@@ -329,17 +331,21 @@ class Lines(Quiet):
                 self.left,
                 ", ".join(filter(None, [speed(progress), failed, cut])),
             )
+        left = self.left
         if progress.stage in ("playing", "learning"):
             name = f"{self._number(progress.step)}, {name}"
-        details = ", ".join(filter(None, [speed(progress), self.left]))
+            left = self.later
+        details = ", ".join(filter(None, [speed(progress), left]))
         counted = amount(progress)
         return Shown(name, progress.done, progress.total, counted, left_of(progress), details)
 
     def step(self, metrics: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         self.steps.append(metrics["seconds"])
         left = self._seconds_left(metrics)
+        later = left - sum(self.steps) / len(self.steps)
         if len(self.steps) >= STEPS:
             self.left = f"about {span(left)} for the other steps" if left else ""
+            self.later = f"about {span(later)} for the steps after it" if later >= 1 else ""
         if len(self.steps) > 1 and time.monotonic() - self.last_line_at < self.every:
             return
         self.last_line_at = time.monotonic()

@@ -139,6 +139,15 @@ def test_a_terminal_has_a_line_per_step_and_a_live_one_of_the_stage() -> None:
         display.working(Progress("saving", 3))
         display.bars.refresh()
         assert "about 1:00 for the other steps" in out.getvalue()
+        display.working(Progress("playing", 3))
+        display.bars.refresh()
+        assert "about 0:30 for the steps after it" in out.getvalue()
+        display.step(metrics(3, seconds=30.0), [])
+        shown = len(out.getvalue())
+        display.working(Progress("playing", 4))
+        display.bars.refresh()
+        assert "step 5/5, playing" in out.getvalue()[shown:]
+        assert "for the" not in out.getvalue()[shown:].split("step 5/5, playing")[-1]
         display.measured("after", 5, Interval(0.5, 0.4, 0.6, 9))
     for said in ("step 1/5: 0:00, 1,000 tokens", "step 3/5", "accuracy after 0.500"):
         assert said in out.getvalue()
@@ -167,7 +176,7 @@ def test_a_narrow_terminal_cuts_neither_bar_nor_time(width: int) -> None:
     out = StringIO()
     with Display(Console(file=out, width=width, force_terminal=True, _environ={})) as display:
         display.total = 12
-        display.left = "about 1:00 for the other steps"
+        display.later = "about 1:00 for the steps after it"
         display.working(Progress("playing", 9, 60.0, 83, 128, "about", 14_130, 95.0))
         display.bars.refresh()
     line = next(x for x in out.getvalue().splitlines() if "playing" in x)

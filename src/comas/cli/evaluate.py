@@ -196,8 +196,8 @@ def _print_notes(report: Mapping[str, Any]) -> None:
         print(f"note: {clean(note, 1000)}")
 
 
-def _p(value: float, sign: str = "") -> str:
-    return f"{sign}{value:.4f}" if value >= 0.0001 else "< .0001"
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "< .0001"
 
 
 def print_cross(matrix: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ class PolicyPlan:
 
     @property
     def here(self) -> bool:
-        """Whether its weights are ours; behind an API, and at a host of the caller's own, they are
+        """Whether its weights are ours; behind an API, and at a host of a user's own kind, they are
         somebody else's.
         """
         return self.source.kind != "api"
@@ -62,7 +62,7 @@ class PolicyPlan:
 
 def sources_of(config: Config) -> dict[str, Source]:
     """Decide what each base of a config means: name as written -> source; bases behind an API, and
-    of a host of the caller's own, are left out.
+    of a host of a user's own kind, are left out.
     """
     here = {name for name, host in config.hosts.items() if host.here}
     bases = [config.hosts[name].base for name in here]

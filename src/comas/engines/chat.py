@@ -133,9 +133,9 @@ class Chat:
         # unknown words are contents, unless their id ends turns as well
         self._forbidden = self.special_ids - ({unk} - special_tokens)
         self._pieces: dict[Shape, tuple[list[list[int]], list[bool]]] = {}
-        # hosts ask twice: does it fit, then answer
         self._unread: set[tuple[Shape, tuple[str, ...]]] = set()
         """Shapes with contents of system messages that the template shows as they are."""
+        # a prompt is read twice: to see whether it fits, and to be answered
         self._content_ids = lru_cache(maxsize=4096)(self._as_array)
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> np.ndarray:

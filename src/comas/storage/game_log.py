@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from comas.storage import files
 from comas.storage.records import line
-from comas.types import UserMistake
+from comas.types import UserMistake, Verdict
 
 SAID = ("prompt", "text", "thoughts")
 """Keys of turns that figures do not need: nearly all of a record."""
@@ -108,5 +108,5 @@ def _check(record: dict[str, Any]) -> None:
     """Raise where a record is neither of a process's work nor of a game."""
     if "sitting" in record:
         return
-    if record["verdict"] not in ("right", "wrong", "failed") or not record["id"]:
+    if record["verdict"] not in get_args(Verdict) or not record["id"]:
         raise ValueError("it is no game's record")

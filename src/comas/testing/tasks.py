@@ -10,12 +10,12 @@ import dataclasses
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from comas.game.prompts import FACTS, holes, meant_by
 from comas.questions.checked import checked
 from comas.testing.methods import contract
-from comas.types import Question, Task
+from comas.types import Question, Task, Verdict
 
 HOLES = {
     "solution": {"question"},
@@ -44,7 +44,7 @@ JUNK = (
 )
 """Texts that an extractor has to survive."""
 
-VERDICTS = ("right", "wrong", "failed")
+VERDICTS = get_args(Verdict)
 
 
 def check_task(

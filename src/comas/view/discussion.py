@@ -121,14 +121,16 @@ def _kinds(record: Mapping[str, Any]) -> Iterator[str]:
 def _work(
     turn: Mapping[str, Any], turns: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
-    """The labelled work that a judgement goes back to; None where other work was shown instead."""
+    """The work that a judgement goes back to; None where that has no label, or other work was shown
+    instead.
+    """
     if turn["info"].get("known") == "wrong":
         return None
     seen: set[str] = set()
     work = turns.get(turn["about"])
-    while work is not None and "right" not in work["info"]:
+    while work is not None and kind_of(work) == "judge":
         if work["id"] in seen:  # no game of ours writes a circle, but a file may have one
             return None
         seen.add(work["id"])
         work = turns.get(work["about"])
-    return work
+    return work if work is not None and "right" in work["info"] else None
