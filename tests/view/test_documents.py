@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,17 @@ def test_a_judgement_about_itself_is_of_no_work(run: Run) -> None:
         turn["info"] = {"accepts": True}
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     assert RunDocuments(str(run.path)).read("step/0")[1]["kinds"] == []
+
+
+def test_a_judgement_is_of_the_work_that_it_is_about_and_of_none_before(tmp_path: Path) -> None:
+    """A revision without a label, after wrong work that somebody else would have refused."""
+    run = Run.create(CONFIG, str(tmp_path / "r"))
+    episode = discussion(0, 0, right=False, score=3)
+    work, _, judgement = episode.turns
+    revised = replace(work, id=f"{work.id}.revised", about=work.id, info={})
+    for step, judged in enumerate((work, revised)):
+        judgement.about = judged.id
+        run.write_step(metrics(step), [replace(episode, turns=[work, revised, judgement])])
+    documents = RunDocuments(str(run.path))
+    assert "misjudged" in documents.read("step/0")[0]["kinds"]
+    assert "misjudged" not in documents.read("step/1")[0]["kinds"]
