@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from comas.config.schema import settings_of
-from comas.evaluation.games import Round
+from comas.evaluation.accuracy import answer_all
+from comas.evaluation.games import Round, cut_off
 from comas.evaluation.runner import EvaluationRun
 from comas.evaluation.setups import (
     Asking,
@@ -26,14 +27,16 @@ from comas.evaluation.setups import (
 )
 from comas.evaluation.spec import EvaluationPlan
 from comas.game.agent import Agent, TeamMember
+from comas.game.play import GameContext
 from comas.hooks import Hook
 from comas.hosts.ledger import BudgetSpent
+from comas.setups import single
 from comas.storage.game_log import Log
 from comas.storage.run import Run
 from comas.tasks import pick
 from comas.team.build import run_sync
 from comas.testing.scripted import Scripted
-from comas.types import Ask, Question, Reply, Task, UserMistake
+from comas.types import Ask, Episode, Method, Question, Reply, Sampling, Task, Turn, UserMistake
 from tests.support import runs
 from tests.support.runs import run_of
 
@@ -102,6 +105,27 @@ def test_a_text_that_is_nobodys_reply_is_an_answer(
     plain, cleaned = (verdicts(tmp_path / tidy, "*echo.py*") for tidy in ("false", "true"))
     assert plain == cleaned
     assert set(plain.values()) == {"right", "wrong"}
+
+
+@pytest.mark.parametrize(
+    ("finished", "is_cut"), [([], False), ([False, False], True), ([True, False], False)]
+)
+def test_an_answer_that_somebody_said_to_its_end_was_not_cut(
+    finished: list[bool], is_cut: bool
+) -> None:
+    turns = [
+        Turn(str(n), "a", "h/a", "solution", "?", "7", said, 0) for n, said in enumerate(finished)
+    ]
+    turns.append(Turn("other", "a", "h/a", "solution", "?", "8", True, 0))
+    question = Question(id="q", prompt="?")
+    assert cut_off(Episode("0/q/0", question, turns, answer="7")) is is_cut
+
+
+def test_agents_of_an_evaluation_are_asked_as_it_says_and_not_as_they_were_trained() -> None:
+    member = TeamMember("a", Scripted({}), "a", sampling=Sampling(1.0, 1.0, 8))
+    setup = ChosenSetup("mine", only_played(play), False, {})
+    context = Asking(0.25, 0.9, 64).context(pick.task, setup, [member], 0)
+    assert [asked.sampling for asked in context.members] == [Sampling(0.25, 0.9, 64)]
 
 
 def test_a_reply_that_was_cut_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +241,9 @@ def test_replies_that_are_cut_are_counted_and_noted_where_they_are_many() -> Non
         answered = {"question": f"q{number}", "agent": "a", "verdict": "wrong", "error": None}
         return {**answered, "answer": None, "turns": [turn]}
 
-    cut = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, False)]])
-    assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (2, 0)
-    assert "2 of 2 replies as solution were cut at the token limit" in notes([cut])[0]
+    cut = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, False), record(1, True)]])
+    assert (cell_record(cut)["cut"], cell_record(cut)["unreadable"]) == (1, 0)
+    assert "1 of 2 replies as solution were cut at the token limit" in notes([cut])[0]
     odd = CellReport("tiny", "pick", "single", "copies", 2, [[record(0, True, answer=None)]])
     assert cell_record(odd)["unreadable"] == 1
     assert "1 of 1 replies as solution could not be read" in notes([odd])[0]
@@ -246,6 +270,16 @@ def test_agents_that_never_solve_answer_nothing_alone() -> None:
             described(team, chosen_setup("vote", team))
             == ("1 agent", "team of 2", "team of 3")[len(members) - 1]
         )
+
+
+def test_agents_that_answer_by_themselves_draw_each_for_itself() -> None:
+    host = Scripted({"solution": "7"})
+    members = [TeamMember(name, host, name) for name in "ab"]
+    method = Method(single.setup.play, *[lambda *_: None] * 3)
+    questions = pick.task.load("test", limit=2)
+    asyncio.run(answer_all(GameContext(method, pick.task, members, 0), questions, "before"))
+    seeds = [seed for *_, seed in host.asked]
+    assert len(set(seeds)) == len(seeds) == 4
 
 
 class Spends(Scripted):
@@ -275,4 +309,7 @@ def test_what_is_open_when_budgets_end_is_written_down_and_the_first_error_is_to
     played = Round("s", team, pick.task, questions, setup, log)
     with pytest.raises(BudgetSpent, match="first"):
         asyncio.run(played.play(Asking(), 0, Hook(), lambda: None))
-    assert [record["question"] for record in Log(tmp_path / "log.jsonl").records] == ["late"]
+    log = Log(tmp_path / "log.jsonl")
+    assert [record["question"] for record in log.records] == ["late"]
+    Round("s", team, pick.task, questions[1:], setup, log)
+    assert log.records == []  # it is of a question that is gone

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from comas.evaluation import report
+from comas.evaluation.accuracy import paired_gain
 from comas.evaluation.report import CellReport
 from comas.game.cost import cost
 from comas.stats import (
@@ -418,6 +419,9 @@ def test_teams_are_compared_by_their_share_of_right_answers() -> None:
     assert found is not None
     assert found["test"] == "sign flips"
     assert found["difference"] == pytest.approx((2 / 3 - 1 / 2) / 3)
+    alone = report.difference(cell(list("rww") * 8), second)  # whose shares are no verdicts
+    assert alone is not None
+    assert alone["test"] == "sign flips"
 
 
 def test_several_runs_are_a_level_of_their_own() -> None:
@@ -450,6 +454,16 @@ def test_several_runs_are_a_level_of_their_own() -> None:
     )
 
 
+def test_gains_are_of_the_agents_that_were_measured_both_times() -> None:
+    before = [
+        {"question": "q", "agent": agent, "verdict": verdict}
+        for agent, verdict in (("a", "right"), ("gone", "wrong"))
+    ]
+    found = paired_gain(before, before[:1])
+    assert found is not None
+    assert found.mean == 0.0
+
+
 def test_a_cell_as_json() -> None:
     said = report.cell_record(dataclasses.replace(cell(["rw", "fr", "ww"], agents="ab"), planned=8))
     assert (said["n"], said["right"], said["wrong"], said["failed"]) == (3, 2, 3, 1)
@@ -466,6 +480,11 @@ def test_a_cell_as_json() -> None:
     assert (single["accuracy"], single["low"], single["high"]) == pytest.approx(wilson(2, 3)[:3])
     nothing = report.cell_record(cell(list("ff")))
     assert (nothing["accuracy"], nothing["low"]) == (None, None)
+
+
+def test_a_difference_is_shown_where_its_p_is_below_the_level() -> None:
+    found = [report.verdict(0.1, p) for p in (0.0499, 0.05)]
+    assert found == ["better", "none shown"]
 
 
 def test_failures_are_told() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,19 @@ def test_each_game_is_in_its_log_before_anybody_hears_of_it(
     _, watch = evaluated(EvaluationRun.open(folder))
     assert texts(folder) == texts(evaluation)
     assert len(watch.records) == len(texts(evaluation)) - len(kept)
+
+
+@pytest.mark.parametrize(
+    ("facts", "where"),
+    [
+        ([{"device": "cpu"}, {"model": "far"}], "cpu"),
+        ([{"device": "cuda:0"}, {"model": "far"}], "elsewhere"),
+        ([], "elsewhere"),
+    ],
+)
+def test_one_host_on_a_cpu_bounds_the_games_of_a_team(facts: list[Any], where: str) -> None:
+    hosts: Any = {str(n): SimpleNamespace(facts=lambda of=of: of) for n, of in enumerate(facts)}
+    assert games.at_once(hosts) == games.AT_ONCE[where]
 
 
 @pytest.mark.parametrize(("device", "most"), [("cpu", 4), ("cuda:0", 12)])

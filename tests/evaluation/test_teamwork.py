@@ -111,6 +111,7 @@ def test_a_ratio_by_hand_and_the_delta_method_of_a_linear_function() -> None:
     assert linear == pytest.approx(expected)
     assert delta_interval(3.0, (1.0,), ([[4.0, 4.0]],))[:3] == (3.0, 3.0, 3.0)
     assert math.isinf(ratio_interval([[2.0]], [[1.0]]).high)
+    assert math.isinf(ratio_interval([[2.0], [3.0]], [[1.0], [1.0]]).high)
 
 
 def test_intervals_of_shares_cover_the_truth_as_often_as_they_say() -> None:
@@ -171,7 +172,7 @@ def test_texts_are_judged_once_and_cut_replies_are_wrong() -> None:
         said("s", "a", WRONG),
         said("s.r", "a", RIGHT),
         said("s.r.r", "a", WRONG),
-        said("s.r.r.r", "a", RIGHT, finished=False),
+        said("s.r.r.r", "a", "1 + 2 = 3 +", finished=False),
     ]
     found = noted(task, Q, turns, {RIGHT: "right"})
     assert found == {
@@ -295,6 +296,8 @@ def test_only_questions_that_both_were_judged_on_count() -> None:
     assert beside(team, [elsewhere]) == {}
     nothing = cell("single", alone("q9"))
     assert beside(team, [nothing]) == {}
+    twice = cell("single", alone("q0"), alone("q0"))
+    assert beside(team, [twice]) == {}, "of other runs"
 
 
 # --- the report
@@ -344,6 +347,13 @@ def test_errors_that_were_not_seen_may_be_there() -> None:
     assert (found.low, found.high) == pytest.approx((0.0, UNSEEN))
     found = amplification("wrong", "wrong")
     assert (found.mean, found.low, found.high) == pytest.approx((1.0, 1 - UNSEEN, 1 + UNSEEN))
+    # alone one of two is wrong: twice as much, of which an exception may take all
+    names = [f"q{i:02}" for i in range(20)]
+    game = cell("vote", [played(name, "wrong", [said("s", "a")]) for name in names])
+    halves = [one for name in names for one in alone(name, agents="ab", a="wrong")]
+    found = figures_of.coordination_figures(game, [cell("single", halves)])["error amplification"]
+    expected = (2.0, 2 - 4 * UNSEEN, 2 + 2 * UNSEEN)
+    assert (found.mean, found.low, found.high) == pytest.approx(expected)
 
 
 def test_shares_that_are_equal_but_for_rounding_have_no_spread() -> None:

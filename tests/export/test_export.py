@@ -340,6 +340,19 @@ def test_weights_in_the_folder_of_a_team_run_no_code_of_it(
         assert "foreign code" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("named", [".", "team.toml"])
+def test_the_task_of_a_team_is_read_where_the_team_itself_is_named(
+    named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "manifest.json").write_text('{"earlier": [], "files": {}}')
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import replace\nfrom comas.tasks import pick\n"
+        "task = replace(pick.task, name='own')\n"
+    )
+    (tmp_path / "team.toml").write_text('hosts.home.base = "tiny"\ntask = "./own.py"\n')
+    assert trained_on(str(tmp_path / named))
+
+
 def test_an_export_has_the_checkpoints_own_files_alone(
     runs: dict[str, Run], tmp_path: Path
 ) -> None:

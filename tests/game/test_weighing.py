@@ -67,10 +67,10 @@ def test_weights_without_any_mass_are_a_failure_and_no_even_shares() -> None:
 
 
 def test_a_seed_draws_in_proportion_and_temperature_zero_the_likeliest() -> None:
-    weights = [math.log(p) for p in (0.02, 0.06, 0.12)]  # shares .1 .3 .6
+    weights = [math.log(p) for p in (0.06, 0.02, 0.12)]  # shares .3 .1 .6
     seeds = [derive_seed("draw", n) for n in range(4000)]
     counts = Counter(said_of(weights, 1.0, seed)[0] for seed in seeds)
-    for number, share in enumerate((0.1, 0.3, 0.6)):
+    for number, share in enumerate((0.3, 0.1, 0.6)):
         spread = math.sqrt(share * (1 - share) / len(seeds))
         assert abs(counts[number] / len(seeds) - share) < 4 * spread
     assert said_of(weights, 0.0, 5) == (2, pytest.approx(0.3))

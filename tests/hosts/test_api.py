@@ -24,6 +24,8 @@ from comas.config.schema import HostConfig, read
 from comas.hosts.api import ApiHost
 from comas.hosts.completion import Completion, Unanswered, Usage, read_completion
 from comas.hosts.endpoint import LARGEST
+from comas.hosts.ledger import BudgetSpent
+from comas.team.spending import restore
 from comas.types import HostFailure, Sampling, UserMistake
 from tests.support.endpoint import (
     KEY,
@@ -491,6 +493,10 @@ def test_budgets_of_tokens_and_of_money(serve: Any, host_at: Any, tmp_path: Path
             UserMistake, match=f"20 tokens.*hosts.judge.{next(iter(budget))} is .*; raise it$"
         ):
             asyncio.run(ask(again))
+        beside = host_at(server.url, **budget)  # another system of the same evaluation
+        restore({"judge": beside}, {}, [{"judge": host.ledger.account()}])
+        with pytest.raises(BudgetSpent, match="20 tokens"):
+            asyncio.run(ask(beside))
     assert len(server.asked) == 4
     assert KEY not in (tmp_path / "judge.json").read_text()
 

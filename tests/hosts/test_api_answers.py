@@ -285,6 +285,10 @@ def test_what_may_be_billed_without_an_answer_counts_at_its_most(
     restore({"judge": elsewhere}, {}, [{"judge": account}])
     with pytest.raises(BudgetSpent):
         asyncio.run(ask(elsewhere))
+    paying = host_at(server.url, budget_money=unsettled["money"], price=(1.0, 2.0))
+    restore({"judge": paying}, {}, [{"judge": account}])
+    with pytest.raises(BudgetSpent):
+        asyncio.run(ask(paying))
 
 
 @pytest.mark.parametrize(

@@ -292,13 +292,18 @@ def test_an_evaluation_asks_all_of_its_endpoints_before_it_loads_the_first_model
         run_sync(
             EvaluationRun.create(
                 EvaluationPlan(
-                    systems, limit=2, settings=settings_of(["hosts.judge.key_env=JUDGE_KEY"])
+                    systems,
+                    limit=2,
+                    settings=settings_of(
+                        ["hosts.judge.key_env=JUDGE_KEY", "eval_temperature=0.25"]
+                    ),
                 ),
                 str(tmp_path / "e"),
             ).go(Hook())
         )
     assert not (tmp_path / "e").exists()
     assert (len(good.asked), len(good.worked), bad.worked) == (1, 0, [])
+    assert good.asked[0]["temperature"] == 0.25  # as it is going to be asked
 
 
 @pytest.mark.parametrize("pair", ["api=http://[::1/v1", "key_env=NO_SUCH_VARIABLE"])

@@ -114,7 +114,10 @@ STREAMS: list[tuple[bytes, str, str, bool]] = [
         "",
         True,
     ),
-    (events(piece("stop", content="4")).replace(b"\n", b"\r\n"), "4", "", True),
+    *(
+        (events(piece("stop", content="4")).replace(b"\n", end), "4", "", True)
+        for end in (b"\r\n", b"\r")
+    ),
 ]
 
 

@@ -153,8 +153,8 @@ def test_importance_weights_are_expected_as_in_the_last_step() -> None:
 
 def test_importance_weights_are_the_truncated_ratios_of_generated_tokens() -> None:
     mask_T = np.array([False, True, True, True])
-    log_ratio_T = np.log(np.array([7.0, 4.0, 0.5, 1.5]))
-    assert truncated_ratios(log_ratio_T, mask_T, 2.0) == pytest.approx([1.0, 2.0, 0.5, 1.5])
+    log_ratio_T = np.log(np.array([7.0, 4.0, 0.25, 1.5]))
+    assert truncated_ratios(log_ratio_T, mask_T, 2.0) == pytest.approx([1.0, 2.0, 0.25, 1.5])
 
 
 def test_a_stale_engine_stops_the_run_before_anything_has_changed() -> None:

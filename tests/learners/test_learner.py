@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from comas.hosts.local import make_local_host
+from comas.hosts.local import make_local_host, turn_facts
 from comas.learners.recipe import Recipe
-from comas.learners.step import gap_to_engine
+from comas.learners.step import Step, Update, gap_to_engine
 from comas.learners.whole import FullLearner
 from comas.objective.losses import plain
 from comas.objective.preference import dpo
@@ -148,6 +148,15 @@ def _moments(learner: FullLearner, policy: str) -> list[torch.Tensor]:
     return [v for s in learner.optimizers[policy].state.values() for v in s.values()]
 
 
+def test_a_step_is_taken_at_its_share_of_the_rate() -> None:
+    models = [llama(0) for _ in range(3)]
+    for model, rate, scale in zip(models, (1e-3, 5e-4, 1e-3), (0.5, 1.0, 1.0), strict=True):
+        FullLearner({"p": model}, Recipe(rate), METHOD, 0).step({"p": rows()}, scale)
+    half, same, whole = (torch.cat([p.flatten() for p in model.parameters()]) for model in models)
+    assert torch.equal(half, same)
+    assert not torch.equal(half, whole)
+
+
 def test_a_step_without_a_gradient_moves_nothing() -> None:
     """Moments of earlier steps are no reason: all rewards were equal."""
     model = llama(0)
@@ -172,6 +181,24 @@ def test_several_epochs_and_minibatches_take_that_many_optimizer_steps() -> None
     learner.method = replace(METHOD, epochs=2, minibatches=3)
     learner.step({"p": rows()})
     assert {int(s["step"]) for s in learner.optimizers["p"].state.values()} == {6}
+
+
+def test_rewards_are_compared_over_the_whole_step_however_many_its_minibatches() -> None:
+    method = replace(METHOD, kl={}, minibatches=3)
+    part = rows()
+    FullLearner({"p": llama(0)}, Recipe(1e-3), method, 0).step({"p": part})
+    for row, wanted_T in zip(part, method.credit(part, {}), strict=True):
+        np.testing.assert_array_equal(row.advantages_T, wanted_T)
+
+
+def test_statistics_of_a_step_are_means_over_its_updates_without_those_that_were_skipped() -> None:
+    learning = Step(FullLearner({"p": llama(0)}, Recipe(1e-3), METHOD, 0), {"p": rows()}, 0.5)
+    learning.gaps["p"] = {}
+    learning.updates["p"] = [Update(1.0, 0.5), None, Update(3.0, 1.5)]
+    assert learning._stats("p") == {
+        **{"rows": 12, "updates": 2, "skipped": 1, "lr": 0.5e-3},
+        **{"loss": 2.0, "grad_norm": 1.0},
+    }
 
 
 def test_saved_and_loaded_it_takes_the_same_next_step(tmp_path: Path) -> None:
@@ -254,9 +281,23 @@ def test_a_host_files_joins_learns_and_forgets(untaught: Path) -> None:
         assert (await say(host, "t4", "b")).version == 0
         with pytest.raises(KeyError):
             await host.learn({"b": [TurnReward("t2", 1.0)]}, 1.0)
+        await host.learn({"a": [TurnReward("t4", 1.0)]}, 1.0)  # nobody rewards b
+        with pytest.raises(KeyError):
+            await host.learn({"b": [TurnReward("t4", 1.0)]}, 1.0)
 
     asyncio.run(main())
     host.close()
+
+
+def test_what_is_noted_of_a_turn_is_the_mean_over_its_generated_tokens() -> None:
+    part = rows(3)
+    for row in part:
+        row.mask_T = np.arange(len(row.token_ids_T)) >= len(row.token_ids_T) - 1
+        row.advantages_T = np.where(row.mask_T, 2.0, 0.0)
+        row.logprobs_T = np.where(row.mask_T, -1.0, 0.0)
+    part[0].ref_logprobs_T = np.where(part[0].mask_T, -1.5, -9.0)
+    part[2].advantages_T = part[2].advantages_T * np.nan  # type: ignore[operator]
+    assert turn_facts(part) == {"t0": (2.0, 0.5), "t1": (2.0, 0.0)}
 
 
 def test_training_refuses_truncated_sampling(untaught: Path) -> None:
@@ -264,6 +305,21 @@ def test_training_refuses_truncated_sampling(untaught: Path) -> None:
     for bad in ({"top_p": 0.9}, {"temperature": 0.0}):
         with pytest.raises(UserMistake, match="whole softmax"):
             asyncio.run(say(host, "t", **bad))
+    host.close()
+
+
+def test_a_policy_whose_update_was_skipped_keeps_its_version(
+    untaught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = host_of(untaught)
+    monkeypatch.setattr(host.learner, "step", lambda *_: {"a": {"updates": 0.0, "skipped": 1.0}})
+
+    async def main() -> int:
+        await say(host, "t1")
+        await host.learn({"a": [TurnReward("t1", 1.0)]}, 1.0)
+        return (await say(host, "t2")).version
+
+    assert asyncio.run(main()) == 0
     host.close()
 
 

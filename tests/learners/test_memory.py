@@ -282,6 +282,23 @@ def test_a_learner_that_recomputes_takes_the_same_step_and_its_model_still_sampl
     assert [g.token_ids.tolist() for g in drawn[0]] == [g.token_ids.tolist() for g in drawn[1]]
 
 
+def test_a_step_below_the_bound_of_a_pass_is_halved_by_its_own_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = FullLearner.forward
+
+    def act(self: FullLearner, *arguments: Any, **keywords: Any) -> Any:
+        if not self.recipe.halved:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return real(self, *arguments, **keywords)
+
+    monkeypatch.setattr(FullLearner, "forward", act)
+    learner = FullLearner({"p": llama()}, Recipe(1e-3), METHOD, 0)
+    given = rows(40)
+    learner.step({"p": given})
+    assert learner.recipe.tokens_per_pass == sum(len(row.token_ids_T) for row in given) // 2
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("kind", ["recomputed", "first_pass"])
 def test_a_step_without_memory_is_taken_anew_in_half_the_passes(

@@ -164,6 +164,15 @@ def test_passes_hold_every_row_once_and_stay_below_their_bound(
             assert len(pack) == 1 or pack_length(chosen, pack) <= most
 
 
+def test_rows_of_a_pass_are_of_similar_length_unless_they_are_few_tokens() -> None:
+    def lengths_of(*lengths: int) -> list[list[int]]:
+        owned = [("p", row(str(i), [5], [6] * (length - 1))) for i, length in enumerate(lengths)]
+        return [part.rows for part in passes(owned, 4096)]
+
+    assert lengths_of(10, 200, 100) == [[0, 2, 1]]
+    assert lengths_of(600, 700, 1000) == [[0, 1], [2]]
+
+
 def judged(seed: int, shared: int, own: int = 5, count: int = 6, replies: int = 1) -> list[Row]:
     """Prompts that begin with the same `shared` tokens and go on for `own` of their own."""
     rng = np.random.default_rng(seed)
@@ -204,6 +213,12 @@ def test_packs_are_joined_where_that_saves_enough() -> None:
     alike = judged(4, shared=45)
     assert packs_of(["p", "q"] * 3, alike, 1000) == [[0, 2, 4], [1, 3, 5]]
     assert packs_of(["p"] * 6, alike, 45 + 3 * 8) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_rows_of_one_prompt_that_just_fit_are_one_pack() -> None:
+    rows = [row("a", [5, 6], [7, 8]), row("b", [5, 6], [9])]
+    assert packs_of(["p", "p"], rows, 5) == [[0, 1]]
+    assert packs_of(["p", "p"], rows, 4) == [[0], [1]]
 
 
 def test_a_row_whose_reply_is_not_its_end_stands_alone() -> None:

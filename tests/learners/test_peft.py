@@ -254,6 +254,7 @@ def test_other_adapters_and_damaged_folders_are_refused(tiny: Path, tmp_path: Pa
         (config, b'{"alpha_pattern": ["x"]}', "wanted is a table"),
         (config, b'{"alpha_pattern": {"(": 3}}', "no plain pattern"),
         (config, b'{"alpha_pattern": {"(([a-z0-9._])+)+X": 3}}', "no plain pattern"),
+        (config, b'{"alpha_pattern": {".*.*.*.*X": 3}}', "no plain pattern"),
     ):
         whole = name.read_bytes()
         name.unlink() if data is None else name.write_bytes(data)

@@ -131,6 +131,27 @@ def test_rates_clipping_moments_and_steps_are_each_policys_own() -> None:
             assert not torch.equal(tensor, population().tensors(p)[name])
 
 
+@pytest.mark.parametrize("bound", [0.01, 1e3])
+def test_a_gradient_is_shortened_to_its_bound_and_never_made_longer(bound: float) -> None:
+    learner = learner_of(population(), grad_norm=bound)
+    for policy, stats in learner.step(parts_of(EVEN)).items():
+        (state,) = learner.optimizers[policy].state.values()
+        applied = float(state["exp_avg"].norm()) / (1 - 0.9)
+        assert applied == pytest.approx(min(bound, stats["grad_norm"]), rel=1e-3)
+
+
+def test_a_step_without_a_gradient_moves_no_adapter() -> None:
+    made = population()
+    learner = learner_of(made)
+    learner.step(parts_of(EVEN))
+    before = made.flat_PN.clone()
+    nothing = lambda rows, kl: [np.zeros(len(row.token_ids_T)) for row in rows]  # noqa: E731
+    learner.method = replace(METHOD, kl={}, credit=nothing)
+    stats = learner.step(parts_of(EVEN))
+    assert {each["grad_norm"] for each in stats.values()} == {0.0}
+    assert torch.equal(made.flat_PN, before)
+
+
 def test_padding_of_ranks_and_targets_stays_zero() -> None:
     made = population()
     unused = torch.ones_like(made.flat_PN)

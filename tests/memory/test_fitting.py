@@ -618,6 +618,7 @@ def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
         (90, 3, []),
         (90, 4, ["4 runs at once", "--jobs 3 is safe"]),
         (10, 2, ["--jobs 1 is safe"]),
+        (10, 1, []),
         (None, 9, []),
     ],
 )

@@ -221,6 +221,10 @@ def test_what_monitors_ask_is_paid_for_by_their_allowance(
     assert later <= 8 * 50
 
 
+def test_what_the_start_leaves_is_for_the_steps_behind_the_first() -> None:
+    assert Allowance(100.0, 11).divide(5, 10.0, 8.0, 1.0) == (5, 5.0)
+
+
 def test_a_forecast_is_the_step_in_which_a_trial_of_the_worst_values_alarms() -> None:
     hypothesis = Hypothesis("rejected", "judges reject", 0.1)
     foretold = seen_after(hypothesis, 0.001, Expected(0.2, 200, 2.0), 100)
@@ -244,9 +248,10 @@ def test_half_of_the_error_is_the_evidences() -> None:
     )
 
 
-def test_an_alarm_reports_the_mean_of_the_latest_readings_alone() -> None:
+@pytest.mark.parametrize("count", [LATEST // 2, 2 * LATEST])
+def test_an_alarm_reports_the_mean_of_the_latest_readings_alone(count: int) -> None:
     trial = Trial(Hypothesis("worse", "it is worse", 0.1), 0.02)
-    means = [0.5 + 0.02 * number for number in range(2 * LATEST)]
+    means = [0.5 + 0.02 * number for number in range(count)]
     for mean in means:
         trial.hear(Reading([mean] * 8, start=0.1))
     assert trial.evidence.since == 0

@@ -145,6 +145,14 @@ def test_fresh_credit_reads_the_weights_as_they_are_before_each_update() -> None
     assert log_ratio(row, "step") == pytest.approx(0.5 * row.mask_T.sum())
 
 
+def test_the_best_and_the_worst_of_a_group_are_paired_wherever_they_stand() -> None:
+    batch = rows(5)
+    for row, reward in zip(batch, (0.5, 0.1, 0.9, 0.4, 0.3), strict=True):
+        row.group, row.reward = "g", reward
+    batch[4].group = None
+    assert pairs(batch) == [(2, 1)]
+
+
 def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
     from comas.learners.step import Step
 
@@ -164,6 +172,9 @@ def test_minibatches_of_fresh_credit_keep_groups_together() -> None:
     parts = [[row.group for _, row in learning.minibatch(k)] for k in range(2)]
     assert set(parts[0]).isdisjoint(parts[1])
     assert len(parts[0]) + len(parts[1]) == 12
+    for row in batch:
+        row.group = None  # each is a group of its own
+    assert [len(learning.minibatch(k)) for k in range(2)] == [6, 6]
     weights.method = dataclasses.replace(method, fresh=False)
     apart = Step(weights, {"a": batch}, 1.0)
     assert [len(apart.minibatch(k)) for k in range(2)] == [6, 6]

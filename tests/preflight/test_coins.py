@@ -10,6 +10,7 @@ import pytest
 
 from comas.evaluation.preflight import (
     FORMS,
+    LEVEL,
     LITTLE,
     MODES,
     Judgement,
@@ -105,6 +106,21 @@ def test_unanimous_pairs_have_an_interval() -> None:
     assert 0.25 < alike.low < 0.5, "what differs may have stayed unseen"
     tied = preferred([(1.0, 0.0)] * 2 + [(1.0, 1.0)] * 38)
     assert tied.low < 0.5 < tied.high
+
+
+def test_ends_of_an_interval_of_pairs_by_hand() -> None:
+    pairs = [(1.0, 0.0)] * 27 + [(0.0, 1.0)] * 3 + [(1.0, 1.0)] * 10
+    level = 1 - (1 - LEVEL) / 2  # two intervals, half the error each
+    unequal = exact_share(30, 40, level)
+    greater = exact_share(27, 30, level)
+    found = preferred(pairs)
+    low, high = (
+        0.5 + share * (bound - 0.5)
+        for share, bound in ((unequal.low, greater.low), (unequal.high, greater.high))
+    )
+    assert found == pytest.approx((0.8, low, high, 40))
+    turned = preferred([(less, more) for more, less in pairs])
+    assert turned == pytest.approx((0.2, 1 - high, 1 - low, 40))
 
 
 def test_an_exact_interval_is_the_textbooks() -> None:

@@ -19,6 +19,7 @@ from comas.hooks import Hook
 from comas.storage import files
 from comas.storage.run import Run
 from comas.team.build import run_sync
+from comas.training.result import result_of
 from comas.training.start import resume_async, train_async
 from comas.types import UserMistake
 from tests.support.faults import Crash, Faults, go_on, start, story
@@ -220,6 +221,18 @@ def test_a_damaged_first_measurement_is_said_and_not_reported(
     assert result.accuracy["before"] is result.gain is None
     assert result.accuracy["after"] is not None
     assert "before.json is damaged" in caplog.text
+
+
+def test_what_was_measured_after_fewer_steps_is_not_what_a_run_came_to(
+    whole: tuple[Any, list[str]], tmp_path: Path
+) -> None:
+    run = Run.open(tmp_path / "whole")
+    assert result_of(run).gain is not None
+    after = run.read_eval("after") or {}
+    run.write_eval("after", {**after, "step": after["step"] - 1})  # it was killed when it went on
+    result = result_of(run)
+    assert result.accuracy["after"] is result.gain is None
+    assert result.accuracy["before"] is not None
 
 
 def test_two_processes_do_not_work_on_one_run(whole: tuple[Any, list[str]], tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ name is told.
 from __future__ import annotations
 
 import gc
+import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from comas.config.schema import read
 from comas.hooks import Hook
 from comas.storage.run import Run
 from comas.team.build import run_sync
+from comas.training.loop import Session
 from comas.training.start import resume_async, train_async
 from comas.types import Ask, HostFailure, UserMistake
 from tests.support.faults import KEYS, KIND, Chained
@@ -129,6 +133,76 @@ def test_three_broken_updates_in_a_row_end_the_run_and_name_step_and_policy(
     # a resume does not begin to count anew
     with pytest.raises(UserMistake, match="in 4 steps in a row"):
         run_sync(resume_async(tmp_path / "r", Hook()))
+
+
+def test_validation_draws_anew_after_every_so_many_steps_and_the_first_best_is_kept(
+    tmp_path: Path,
+) -> None:
+    host = Chained()
+    host.script = lambda *_: "I do not know"  # no validation is better than another one
+    pairs = [
+        f"hosts.home.kind={kind_of(lambda: host, tmp_path)}",
+        "steps=5",
+        "questions=3",
+        "test_questions=3",
+        "eval_questions=3",
+        "eval_every=2",
+        "checkpoint_every=100",
+        f"out={tmp_path / 'r'}",
+    ]
+    run_sync(train_async(read(None, pairs), Hook()))
+    run = Run.open(tmp_path / "r")
+    assert [m["step"] + 1 for m in run.metrics() if m.get("validation")] == [2, 4]
+    assert run.best() == 2
+    assert run.intact(2).is_dir()
+    seeds = [seed for turn, *_, seed in host.asked if turn.startswith("validation")]
+    assert len(set(seeds)) == len(seeds) > 0
+
+
+def test_steps_without_an_update_are_counted_in_a_row() -> None:
+    session: Any = SimpleNamespace(tokens=0, best=(-1.0, None), skipped={})
+    for step, skipped in enumerate((1, 1, 0, 1)):
+        policies = {"home/a1": {"skipped": skipped}}
+        Session._count(session, {"step": step, "tokens": 0, "policies": policies})
+    assert session.skipped == {"home/a1": 1}
+
+
+@pytest.mark.parametrize(("tokens", "spent"), [(None, False), (11, False), (10, True)])
+def test_a_budget_of_tokens_is_spent_when_it_is_reached(tokens: int | None, spent: bool) -> None:
+    session: Any = SimpleNamespace(tokens=10, config=SimpleNamespace(tokens=tokens))
+    assert Session._spent(session) is spent
+
+
+def test_where_the_best_checkpoint_was_lost_a_worse_one_than_the_next_best_is_not_the_best(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "mine.jsonl"
+    rows = [{"question": f"What is {n} plus {7 - n}?", "answer": "7"} for n in range(30)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    right = {"a0", "a1", "a2", "a3"}
+    host = Chained()
+    host.script = lambda policy, *_: "\\boxed{7}" if policy in right else "\\boxed{8}"
+    pairs = [
+        f"hosts.home.kind={kind_of(lambda: host, tmp_path)}",
+        "task=jsonl",
+        f"data={data}",
+        "steps=2",
+        "questions=3",
+        "test_questions=0",
+        "eval_questions=3",
+        "eval_every=1",
+        f"out={tmp_path / 'r'}",
+    ]
+    run_sync(train_async(read(None, pairs), Hook()))
+    run = Run.open(tmp_path / "r")
+    assert run.best() == 1
+    shutil.rmtree(run.path / "checkpoints" / "step-1")
+    for steps, still_right in ((3, {"a0"}), (4, set())):
+        right &= still_right
+        run_sync(resume_async(run.path, Hook(), changes={"steps": steps}))
+    means = [metrics["validation"]["mean"] for metrics in run.metrics()]
+    assert means == [1.0, 1.0, 0.25, 0.0]
+    assert run.best() == 3
 
 
 class Dying(Chained):

@@ -288,6 +288,14 @@ def test_an_evaluation_ends_although_its_run_trains_on(untaught: Path, tmp_path:
     found = run_sync(evaluation.go(Hook()))
     assert found["cells"][0]["complete"] == 1
     assert steps_held(run) == set()  # nothing is left to ask: the next commit may remove it
+    checker = tmp_path / "frail.py"
+    checker.write_text(
+        "from dataclasses import replace\nfrom comas.tasks import pick\n"
+        "task = replace(pick.task, name='frail', verify=lambda *_: 'failed')\n"
+    )
+    undecided = EvaluationPlan([f"{run.path}@4"], tasks=[str(checker)], limit=2)
+    run_sync(EvaluationRun.create(undecided, str(tmp_path / "f")).go(Hook()))
+    assert steps_held(run) == {4}  # until its checker is mended
 
 
 def test_a_folder_that_cannot_be_written_cannot_be_held_and_that_is_told(

@@ -225,6 +225,11 @@ def test_measures_of_a_run_and_of_its_agents(monkeypatch: pytest.MonkeyPatch) ->
     assert (values["gain"], values["gain.a0"], values["gain.a1"]) == (0.375, 0.5, 0.25)
 
 
+def test_what_is_missing_speaks_neither_for_a_claim_nor_against_it() -> None:
+    (verdict,) = verdicts_of(study({}), rows(a=[0.1, 0.2, None], b=[0.6, 0.7, 0.9]))
+    assert (verdict.p, verdict.other_p) == (1.0, 1.0)
+
+
 def test_a_run_that_an_alarm_has_ended_is_done(tmp_path: Path) -> None:
     setting: Any = SimpleNamespace(
         name="a", keys={}, plan=SimpleNamespace(config=SimpleNamespace(threads=None))
@@ -245,7 +250,8 @@ def test_a_run_that_an_alarm_has_ended_is_done(tmp_path: Path) -> None:
 def test_a_measure_is_the_mean_of_the_steps_that_it_names(
     chosen: dict[str, int], mean: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [{"tokens": n, "mine": {"x": float(n)}} for n in range(1, 31)]
+    steps: list[dict[str, Any]] = [{"tokens": n, "mine": {"x": float(n)}} for n in range(1, 31)]
+    del steps[19]["mine"], steps[20]["mine"]  # the middle of the last 20, which have the same mean
     run = SimpleNamespace(metrics=lambda: iter(steps), versions=list)
     monkeypatch.setattr(cells, "Run", SimpleNamespace(open=lambda path: run))
     monkeypatch.setattr(cells, "_own_values", lambda run, steps: {})

@@ -488,6 +488,11 @@ def test_runs_that_may_not_fit_side_by_side_are_told_before_they_begin(
     said = capsys.readouterr().err
     assert said.count("4 runs at once may not fit into memory") == 1
     assert "--jobs 2 is safe" in said
+    crowding = iter([(2, "the first"), (1, "the larger one")])
+    monkeypatch.setattr(memory.MemoryPlan, "crowding", lambda *_: [next(crowding)])
+    notes: list[str] = []
+    Study.read(file).check_left(4, notes.append)
+    assert notes == ["the larger one"]
 
 
 def test_what_is_left_is_forecast_by_the_runs_that_are_done(done: Path) -> None:

@@ -207,6 +207,7 @@ def test_posed_questions_are_judged_by_the_rules() -> None:
         proposal("propose0", POSED),
         turn("solution0", RIGHT, 1.0, about="propose0"),
         turn("solution1", WRONG, 0.0, about="propose0"),
+        turn("solution3", WRONG, 0.0, about="propose0"),
         proposal("propose1", POSED),
         turn("solution2", WRONG, 0.0, about="propose1"),
         proposal("propose2", None),
@@ -223,7 +224,7 @@ def test_posed_questions_are_judged_by_the_rules() -> None:
         }
     )
     assert found["pay"]["auc"] == 1.0
-    assert found["variety"]["answers"] == 3  # two proposals of one question
+    assert found["variety"]["answers"] == 4  # two proposals of one question
 
 
 def test_posed_questions_without_answers_or_rules_say_less() -> None:
@@ -246,7 +247,7 @@ def test_words_that_an_agent_was_told_are_not_its_work() -> None:
 
 def test_pay_that_was_compared_counts_as_what_it_was_before() -> None:
     """All right or all wrong: what is left over the mean is 0, or of either sign."""
-    paid = turn("solution0", RIGHT, 0.0, info={"raw": 1.0})
+    paid = turn("solution0", RIGHT, 0.0, info={"raw": 0.5})
     unpaid = turn("solution1", WRONG, 0.7, info={"raw": 0.4})
     assert metrics(record(paid, unpaid))["pay"] == {
         "n": 2,

@@ -18,7 +18,7 @@ from comas.storage.run import Run
 from comas.tasks import pick
 from comas.testing import Scripted, cut, discuss
 from comas.training.learning_signal import LearningSignal
-from comas.training.metrics import facts, replies, signal_in
+from comas.training.metrics import counts, facts, replies, signal_in
 from comas.training.record import StepRecord
 from comas.types import COMMON_KINDS, Episode, Reply, Turn
 from tests.support import runs
@@ -178,6 +178,8 @@ def test_rewards_are_compared_within_their_groups() -> None:
     spread = [turn("solution", float(n), info={"answer": "x"}, group="q") for n in (0, 1)]
     assert news(signs("method=ttrl"), 0, episodes(spread)) == []
     assert signal_in(spread) == {"solution": {"groups": 1, "flat": 0, "spread": 0.5}}
+    apart = [turn("solution", float(n), policy=f"home/a{n}") for n in (0, 0, 1, 1)]
+    assert signal_in(apart) == {"solution": {"groups": 2, "flat": 2, "spread": 0.5}}
 
 
 def test_a_game_that_asks_nobody_is_told_at_once() -> None:
@@ -263,6 +265,14 @@ def test_shares_are_counted_per_agent_and_role() -> None:
         {"agent": "b", "role": "scoring", "turns": 1, "paid": 1, "cut": 0, "unreadable": 0},
         {"agent": "b", "role": "solution", "turns": 1, "paid": 1, "cut": 0, "unreadable": 1},
     ]
+
+
+def test_failed_discussions_are_counted_too() -> None:
+    said = [turn("solution", 1.0), turn("solution", finished=False)]
+    failed = Episode("0/q/1", Q, said, error="gone")
+    found = counts(StepRecord([Episode("0/q/0", Q, said), failed], {}, pick.task))
+    assert (found["discussions"], found["failed"]) == (2, 1)
+    assert (found["turns"], found["paid"], found["unfinished"]) == (2, 1, 1)
 
 
 def test_numbers_that_a_game_notes_are_averaged_per_role() -> None:
@@ -378,11 +388,22 @@ def test_equal_rewards_are_told_after_three_steps_and_once(group: str | None) ->
     assert told_of(3, turns, STILL, watch) == []
 
 
+def test_steps_without_a_gradient_before_an_interruption_count_after_it() -> None:
+    watch = signs()
+    turns = [turn("solution", 0.5) for _ in range(7)]
+    for _ in range(2):
+        watch.recall({"policies": STILL})
+    (text,) = told_of(2, turns, STILL, watch)
+    assert "all rewards that are compared are equal" in text
+
+
 def test_a_step_that_moved_begins_the_count_anew() -> None:
     watch = signs()
     turns = [turn("solution", 0.5) for _ in range(7)]
     moved = {"home/a0": {"grad_norm": 0.3}}
-    for step, policies in enumerate([STILL, STILL, moved, STILL, STILL]):
+    skipped = {"home/a0": {"grad_norm": 0.0, "skipped": 1.0}}  # one of its updates is not finite
+    steps = [STILL, STILL, moved, STILL, STILL, skipped, STILL, STILL]
+    for step, policies in enumerate(steps):
         assert told_of(step, turns, policies, watch) == []
 
 

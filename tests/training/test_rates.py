@@ -10,6 +10,7 @@ import pytest
 from comas.config.plan import plan
 from comas.config.schema import read
 from comas.training.dry_run import learning_rates
+from comas.training.start import _unfallen
 
 
 def said(keys: dict[str, Any]) -> str:
@@ -32,6 +33,21 @@ def said(keys: dict[str, Any]) -> str:
 )
 def test_rates_of_tiny_models(keys: dict[str, Any], line: str) -> None:
     assert said(keys) == line
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"schedule": "linear", "tokens": 1000}, True),
+        ({"schedule": "cosine", "tokens": 1000}, True),
+        ({"schedule": "linear"}, False),
+        ({"tokens": 1000}, False),
+    ],
+)
+def test_tokens_that_may_end_a_run_before_its_rate_has_fallen_are_told(
+    keys: dict[str, Any], told: bool
+) -> None:
+    assert (_unfallen(read(None, keys)) is not None) == told
 
 
 def test_a_rate_of_a_tasks_recipe_names_the_task(untaught: Path) -> None:

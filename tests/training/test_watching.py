@@ -21,6 +21,7 @@ from comas.monitors import probes
 from comas.storage.alarms import drop_alarms, read_alarms
 from comas.storage.run import Run
 from comas.training import watching
+from comas.training.result import is_ended
 from comas.types import HostLost, UserMistake
 from tests.support.command import run as command
 from tests.support.runs import Killed, essence, run_of
@@ -119,6 +120,11 @@ def test_an_alarm_ends_the_run_where_that_is_wished(tmp_path: Path) -> None:
     assert run.marker()["step"] == 3  # type: ignore[index]
     assert run.read_eval("after")["step"] == 3  # type: ignore[index]
     assert any("on_alarm=stop" in note for note in heard.notes)
+
+
+@pytest.mark.parametrize(("step", "ended"), [(1, False), (2, True), (3, False)])
+def test_only_an_alarm_of_the_last_step_has_ended_a_run(step: int, ended: bool) -> None:
+    assert is_ended([{"step": step, "action": "stop"}], 3, "stop") is ended
 
 
 def test_a_run_that_was_ended_goes_on_where_that_is_asked(untaught: Path, tmp_path: Path) -> None:
