@@ -26,7 +26,6 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -236,11 +235,9 @@ def coordination_figures(team: CellReport, cells: Sequence[CellReport]) -> Figur
 
 
 def _by_question(records: Sequence[GameRecord]) -> dict[str, list[GameRecord]]:
-    """Question -> its answers in the order of agents, of questions all of whose answers were
-    judged.
-    """
+    """Question -> its answers, of questions all of whose answers were judged."""
     answers: dict[str, list[GameRecord]] = {}
-    for record in sorted(records, key=itemgetter("agent")):
+    for record in records:
         answers.setdefault(record["question"], []).append(record)
     failed = {record["question"] for record in records if record["verdict"] == "failed"}
     return {question: answers[question] for question in answers.keys() - failed}
