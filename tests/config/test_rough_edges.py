@@ -137,6 +137,11 @@ def test_values_that_name_nothing_are_told(key: str, value: Any, said: str) -> N
         read(None, {key: value})
 
 
+def test_a_key_of_a_resumed_run_stands_there_in_one_spelling(trained: Path) -> None:
+    with pytest.raises(UserMistake, match=r"max_rows and hosts\.home\.max_rows are one key"):
+        comas.resume(trained, max_rows=4, hosts__home__max_rows=8, hooks=[])
+
+
 def test_arguments_from_python_are_checked_as_those_of_the_command_line(
     trained: Path, tmp_path: Path
 ) -> None:

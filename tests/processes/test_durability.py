@@ -195,7 +195,7 @@ def test_a_damaged_measurement_that_can_be_made_again_stops_nothing(
     assert "eval/after.json is damaged" in watch.notes[0]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"processes": 3}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"processes": 3}', '{"processes": [3]}'])
 def test_a_damaged_note_on_processes_stops_nothing(
     text: str, whole: tuple[Any, list[str]], tmp_path: Path
 ) -> None:

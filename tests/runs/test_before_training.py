@@ -20,11 +20,11 @@ from comas.evaluation import systems
 from comas.evaluation.accuracy import accuracy, copied, paired_gain
 from comas.hooks import Hook
 from comas.machine import DeviceMemory
+from comas.stats import roughly
 from comas.sync import run_sync
 from comas.team.build import measured_for, members_of
 from comas.training import dry_run, measuring, start
 from comas.training import dry_run as pace
-from comas.training.dry_run import spoken
 from comas.types import Episode, Question, Turn
 from tests.support import runs
 from tests.support.command import run
@@ -363,7 +363,7 @@ def test_a_dry_run_with_a_base_that_is_not_there_is_refused(
     ],
 )
 def test_a_guess_is_told_with_two_digits(seconds: float, said: str) -> None:
-    assert spoken(seconds) == said
+    assert roughly(seconds) == said
 
 
 def test_a_pace_tells_prompts_and_replies_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from comas.storage import files
 from comas.storage.run import accounts_in
 from comas.sync import run_sync
 from comas.team import spending
+from comas.types import UserMistake
 from comas.verbs import planned
 
 Tasks = Annotated[
@@ -113,7 +114,12 @@ def go_on(
 
 def show_again(ctx: typer.Context, folder: Path, as_json: bool) -> None:
     """Show what an evaluation came to when it ended last; before that, what it has cost."""
-    if (report := files.read_object(folder / REPORT)) is not None:
+    try:
+        report = files.read_object(folder / REPORT)
+    except UserMistake as error:
+        remedy = f"`{command()} resume {shlex.quote(str(folder))}` writes it anew"
+        raise UserMistake(f"{error}; {remedy}") from error
+    if report is not None:
         _show(ctx, report, as_json)
         return
     accounts = accounts_in(folder / SPENT, by_system=True)

@@ -550,9 +550,8 @@ def read(
     for key, value in settings.items():
         put(data, key, value)
     names = _host_names(data)
-    for key in settings if len(names) == 1 else ():
-        if (host_path := host_key(key, names)) != key and host_path in settings:
-            raise UserMistake(f"{key} and {host_path} are one key: give one of them")
+    if len(names) == 1:
+        with_host_keys(settings, names)  # no key in two spellings
     _to_the_host(data)
     return checked(data)
 
@@ -589,8 +588,14 @@ def host_key(key: str, hosts: Sequence[str]) -> str:
 
 
 def with_host_keys(settings: Mapping[str, Any], hosts: Sequence[str]) -> dict[str, Any]:
-    """Settings with `host_key` for their keys."""
-    return {host_key(key, hosts): value for key, value in settings.items()}
+    """Settings with `host_key` for their keys. UserMistake for one key in two spellings."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        path = host_key(key, hosts)
+        if path in found:
+            raise UserMistake(f"{path.rpartition('.')[2]} and {path} are one key: give one of them")
+        found[path] = value
+    return found
 
 
 def _to_the_host(data: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ before could not read; folders without a number are of format 1.
 """
 KEEP = 2
 """Checkpoints that are kept besides the best."""
+REMEDY = "remove it to go on without what it said"
 RUNS_HAVE = {"method": str, "steps": int, "hosts": dict}
 """Keys that every run's config has, and others' files of that name have not, with their types."""
 
@@ -213,9 +214,9 @@ class Run:
         path = self.path / "processes.json"
         try:
             processes = self.processes()
-        except UserMistake as error:
+        except UserMistake:
             files.replace(path, json.dumps({"processes": [facts]}, indent=1))
-            return [f"{error}; what it said is lost"]
+            return [f"{path} is damaged: what it said is lost"]
         before = processes[-1] if processes else facts
         files.replace(path, json.dumps({"processes": [*processes, facts]}, indent=1))
         compared = (facts.keys() & before.keys()) - {"step", "changed"}
@@ -228,10 +229,14 @@ class Run:
     def processes(self) -> list[dict[str, Any]]:
         """The facts of each process that worked on this run; none where nothing was noted."""
         path = self.path / "processes.json"
-        noted = (files.read_object(path) or {"processes": []}).get("processes")
-        if not isinstance(noted, list):
-            raise UserMistake(f"{path} is damaged: it lists no processes")
-        return cast("list[dict[str, Any]]", noted)
+        try:
+            noted: Any = (files.read_object(path) or {"processes": []}).get("processes")
+            listed = cast("list[Any]", noted) if isinstance(noted, list) else [None]
+            if not all(isinstance(each, dict) for each in listed):
+                raise UserMistake(f"{path} is damaged: it lists no processes")
+        except UserMistake as error:
+            raise UserMistake(f"{error}; {REMEDY}") from error
+        return listed
 
     def versions(self) -> list[str]:
         """Name the versions of comas, with their commits, under which processes worked on this run,
@@ -365,14 +370,13 @@ def accounts_in(path: Path, by_system: bool = False) -> dict[str, Any]:
     """The accounts of hosts, in an evaluation `by_system`, as they were written last; empty where
     none were.
     """
-    remedy = "remove it to go on without what it said"
     try:
         accounts = files.read_object(path) or {}
     except UserMistake as error:
-        raise UserMistake(f"{error}; {remedy}") from error
+        raise UserMistake(f"{error}; {REMEDY}") from error
     tables: list[Any] = list(accounts.values()) if by_system else [accounts]
     if not all(map(_are_accounts, tables)):
-        raise UserMistake(f"{path} is damaged: it says of no host what was spent; {remedy}")
+        raise UserMistake(f"{path} is damaged: it has to say of each host what was spent; {REMEDY}")
     return accounts
 
 
