@@ -231,7 +231,7 @@ class Run:
         path = self.path / "processes.json"
         try:
             noted: Any = (files.read_object(path) or {"processes": []}).get("processes")
-            listed = cast("list[Any]", noted) if isinstance(noted, list) else [None]
+            listed: list[Any] = cast("list[Any]", noted) if isinstance(noted, list) else [None]
             if not all(isinstance(each, dict) for each in listed):
                 raise UserMistake(f"{path} is damaged: it lists no processes")
         except UserMistake as error:
