@@ -307,8 +307,10 @@ class HostMemory:
     device: str
     kept: int = 0
     """Weights, adapters and optimizers."""
-    passes: int = 0
-    """The largest pass: a host learns or samples."""
+    sampling: int = 0
+    """The largest pass while it samples."""
+    learning: int = 0
+    """The largest pass while it learns; 0 where nobody does."""
     trained: int = 0
     """Parameters that a checkpoint holds."""
     unknown: str = ""
@@ -339,7 +341,10 @@ class MemoryPlan:
 
     def taken(self, device: str) -> int:
         """Bytes at the peak, of the hosts whose needs are known."""
-        return sum(host.kept + host.passes for host in self.hosts if host.device == device)
+        here = [host for host in self.hosts if host.device == device]
+        sampling = sum(host.sampling for host in here)
+        learning = sum(host.learning for host in here)
+        return sum(host.kept for host in here) + max(sampling, learning)  # never both at once
 
     def compared(self, device: str) -> str:
         """`about 7.6 GB at the peak, 21.4 GB free on the CPU`."""
@@ -468,8 +473,15 @@ def _with_bounds(
         chosen["max_rows"] = rows = halved("max_rows", need.sampling)
     if recomputing and not host.checkpointing:
         chosen["checkpointing"] = True
-    passes = max(need.learning(tokens, recomputing), need.sampling(rows))
-    return HostMemory(name, device, need.kept, passes, need.trained, chosen=chosen)
+    return HostMemory(
+        name,
+        device,
+        kept=need.kept,
+        sampling=need.sampling(rows),
+        learning=need.learning(tokens, recomputing),
+        trained=need.trained,
+        chosen=chosen,
+    )
 
 
 @uncollected()  # torch is imported

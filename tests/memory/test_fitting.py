@@ -581,7 +581,7 @@ def test_learner_and_vllm_share_a_card_of_which_each_has_its_turn(
     fitted, found = fit(run)
     host = fitted.config.hosts["home"]
     (of_host,) = found.hosts
-    assert of_host.kept + of_host.passes <= 0.8 * size
+    assert of_host.kept + max(of_host.sampling, of_host.learning) <= 0.8 * size
     of_learner = load.kept - weights
     row = vllm.row_bytes(config, 1024, torch.bfloat16)
     reserved = weights + vllm.WORKSPACE
@@ -623,7 +623,10 @@ def test_experts_have_a_width_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_runs_that_crowd_a_device_are_told(free: int | None, runs: int, said: list[str]) -> None:
-    hosts = [memory.HostMemory(name, "cpu", kept=10, passes=5) for name in ("left", "right")]
+    hosts = [  # while one learns the other has nothing to do
+        memory.HostMemory("left", "cpu", kept=10, sampling=3, learning=10),
+        memory.HostMemory("right", "cpu", kept=10, sampling=6),
+    ]
     planned = memory.MemoryPlan(hosts, {"cpu": DeviceMemory(free, free)})
     notes = list(planned.crowding(runs))
     assert len(notes) == bool(said)
