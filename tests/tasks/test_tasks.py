@@ -222,7 +222,8 @@ def test_own_questions_with_mistakes(row: dict[str, object], said: str, tmp_path
 # --- on real references
 
 REWRITINGS = {
-    "spaces": lambda g: re.sub(r"([,+=])", r" \1 ", g),
+    # of a comma that groups thousands a blank makes two numbers
+    "spaces": lambda g: re.sub(r"(,(?!(?:\\! *)?\d{3}(?!\d))|[+=])", r" \1 ", g),
     "display fractions": lambda g: g.replace(r"\dfrac", r"\frac").replace(r"\frac", r"\dfrac"),
     "sized brackets": lambda g: (
         g
